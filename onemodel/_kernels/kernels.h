@@ -1,0 +1,51 @@
+/* The kernel table: signature classes, the list of all rows, and the struct that holds one variant's functions.
+ *
+ * A family header (elementwise.h, reduce.h, ...) opens with its list, OM_<FAMILY>(ROW), one ROW(class, name, doc) per kernel,
+ * and keeps its loops behind `#ifdef OM_VARIANT`. This file sees only the lists. A row makes the table slot, the initialiser,
+ * the Python name, the test row, the bench row and the documentation line. Must not contain loops. */
+#ifndef OM_KERNELS_H
+#define OM_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* -- signature classes: every pointer is to contiguous elements; an output may be the same array as an input, else disjoint -- */
+typedef void om_map1_fn(const float *x, float *y, ptrdiff_t n);
+typedef void om_map2_fn(const float *a, const float *b, float *y, ptrdiff_t n);
+typedef void om_map3_fn(const float *a, const float *b, const float *c, float *y, ptrdiff_t n);
+typedef void om_map4_fn(const float *a, const float *b, const float *c, const float *d, float *y, ptrdiff_t n);
+/* float comparison to a 0/1 byte */
+typedef void om_compare_fn(const float *a, const float *b, uint8_t *y, ptrdiff_t n);
+/* y = c ? a : b, c a 0/1 byte */
+typedef void om_select_fn(const uint8_t *c, const float *a, const float *b, float *y, ptrdiff_t n);
+
+#include "elementwise.h"
+#include "reduce.h"
+#include "softmax.h"
+#include "loss.h"
+#include "optim.h"
+#include "gemm.h"
+
+#define OM_ROWS(ROW) OM_ELEMENTWISE(ROW) OM_REDUCE(ROW) OM_SOFTMAX(ROW) OM_LOSS(ROW) OM_OPTIM(ROW)
+
+typedef void (*om_fn)(void); /* any row; cast back to its class before the call */
+
+#define OM_ENUM_ROW(class, name, doc) OM_ROW_##name,
+enum om_row { OM_ROWS(OM_ENUM_ROW) OM_ROW_COUNT };
+
+typedef struct om_table {
+    const char *isa, *mode;
+    om_gemm gemm;
+    om_fn row[OM_ROW_COUNT];
+} om_table;
+
+/* one per row, the same for every variant */
+typedef struct om_row_info {
+    const char *signature, *name, *doc;
+} om_row_info;
+extern const om_row_info om_row_infos[OM_ROW_COUNT];
+
+/* Tables compiled into this build, best instruction set last; ends with NULL. Each set has its fast table, then its exact one. */
+extern const om_table *const om_tables[];
+
+#endif

@@ -1,0 +1,38 @@
+# The active kernel table and the thread pool, for cimport by every other compiled module.
+from libc.stdint cimport uint8_t, uint64_t
+
+cdef extern from "kernels.h" nogil:
+    ctypedef void om_map1_fn(const float *x, float *y, Py_ssize_t n) noexcept nogil
+    ctypedef void om_map2_fn(const float *a, const float *b, float *y, Py_ssize_t n) noexcept nogil
+    ctypedef void om_map3_fn(const float *a, const float *b, const float *c, float *y, Py_ssize_t n) noexcept nogil
+    ctypedef void om_map4_fn(const float *a, const float *b, const float *c, const float *d, float *y, Py_ssize_t n) noexcept nogil
+    ctypedef void om_compare_fn(const float *a, const float *b, uint8_t *y, Py_ssize_t n) noexcept nogil
+    ctypedef void om_select_fn(const uint8_t *c, const float *a, const float *b, float *y, Py_ssize_t n) noexcept nogil
+    ctypedef void (*om_fn)() noexcept nogil
+    ctypedef struct om_gemm:
+        pass
+    ctypedef struct om_table:
+        const char *isa
+        const char *mode
+        om_gemm gemm
+        om_fn row[1]
+
+cdef extern from "cpu.h" nogil:
+    uint64_t om_fp_enter() noexcept
+    void om_fp_leave(uint64_t old) noexcept
+
+ctypedef void task_fn(void *context, Py_ssize_t piece) noexcept nogil
+
+cpdef enum Mode:
+    FAST = 0
+    EXACT = 1
+
+# The mode of the calling thread: its own override if a context manager set one, else the process default.
+cdef int current_mode() noexcept nogil
+# The table of the active instruction set for a mode; a record keeps its mode, not its table.
+cdef const om_table *table_of(int mode) noexcept nogil
+cdef void parallel(task_fn *task, void *context, Py_ssize_t pieces) noexcept nogil
+# Index of a row by name; raises KeyError for an unknown name, ValueError if the row's signature class is another.
+cdef Py_ssize_t row_index(str signature, str name) except -1
+# How many elements one parallel piece should have at least; tests set it to 1.
+cdef Py_ssize_t smallest_piece() noexcept nogil

@@ -1,0 +1,21 @@
+/* The thread pool: runs numbered pieces of one job on the caller and the workers. The cut into pieces is the caller's, by shape
+ * alone, so the number of threads never changes a result. */
+#ifndef OM_THREADS_H
+#define OM_THREADS_H
+
+#include <stddef.h>
+
+typedef void om_task_fn(void *context, ptrdiff_t piece);
+
+/* Runs task(context, p) once for every p in [0, pieces), on up to om_get_num_threads() threads; returns when all are done. Callable
+ * from any thread without the interpreter lock; nested calls and calls while another thread's job runs are safe (they may run on
+ * the caller alone). Sets the floating-point control state for each thread. Never fails: with no workers the caller does all. */
+void om_parallel(om_task_fn *task, void *context, ptrdiff_t pieces);
+
+/* Upper bound on threads of one job, the caller included; n >= 1. */
+void om_set_num_threads(int n);
+int om_get_num_threads(void);
+/* The number of threads that ran at least one piece of the last job of this thread (for tests). */
+int om_last_threads(void);
+
+#endif
