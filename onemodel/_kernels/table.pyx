@@ -141,3 +141,5 @@ def rows():
 
 for _i in range(OM_ROW_COUNT):
     rows_by_name[om_row_infos[_i].name.decode()] = (_i, om_row_infos[_i].signature.decode(), om_row_infos[_i].doc.decode())
+
+select_isa(available_isas().pop())
