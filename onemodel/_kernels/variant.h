@@ -1,8 +1,8 @@
 /* Builds one table: a stub in variants/ defines OM_ISA, OM_MODE, OM_EXACT, OM_LANE_HEADER and includes this file, nothing else. */
 #define OM_VARIANT 1
 #include OM_LANE_HEADER
+#include "lane_math.h" /* before kernels.h, which opens the loops of every family */
 #include "kernels.h"
-#include "lane_math.h"
 #include "elementwise.h"
 #include "reduce.h"
 #include "softmax.h"
