@@ -1,10 +1,14 @@
 # The pool for every other compiled module: raw blocks for scratch, Storage for tensors.
+cimport cython
 from cpython.object cimport PyObject
 
 # A 64-byte aligned block of at least nbytes; NULL when memory or the limit is exhausted (the caller raises). Thread-safe, no GIL.
 cdef void *take(size_t nbytes) noexcept nogil
 cdef void give(void *block) noexcept nogil
+# Raises MemoryError that says asked, in use, cached, limit and what to do: for callers of take that got NULL.
+cdef int raise_no_memory(size_t nbytes) except -1
 
+@cython.final
 cdef class Storage:
     """One block of memory shared by every view of a tensor."""
     cdef char *data              # NULL once its scope has closed
@@ -26,6 +30,7 @@ cdef int raise_closed(str op) except -1
 cdef void pin(Storage s) noexcept
 cdef void unpin(Storage s) noexcept     # the last unpin of a closed storage returns its block
 
+@cython.final
 cdef class Export:
     """Base object of a NumPy view: keeps the storage pinned while the view lives."""
     cdef Storage storage
