@@ -22,7 +22,8 @@ def demo(argv: list[str]) -> int:
     listed = "\n".join(f"  {name:12} {row.summary}" for name, row in DEMOS.items())
     parser = argparse.ArgumentParser(
         prog="onemodel demo", add_help=False, usage="onemodel demo [NAME] [options of the demo]", description=demo.__doc__,
-        epilog=f"demos:\n{listed}\n\n`onemodel demo NAME --help` lists the options of one.", formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"demos:\n{listed}\n\n`onemodel demo NAME --help` lists the options of one.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     name = argv[0] if argv and not argv[0].startswith("-") else DEFAULT
     if argv[:1] in (["-h"], ["--help"]):

@@ -1,4 +1,4 @@
-"""Owns the house rules that a machine can check in the source tree itself, each with a planted fault; needs the checkout, not the results."""
+"""Owns the house rules that a machine can check in the source tree, each with a planted fault; must not contain tests of results."""
 
 import re
 import shutil
@@ -12,11 +12,13 @@ pytestmark = pytest.mark.checkout
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = {".py", ".pyx", ".pxd", ".pyi", ".c", ".h", ".md", ".toml", ".yml", ".yaml", ".sh", ".in", ".cfg"}
 LONGEST = 600
+THIS = "tests/test_source.py"  # spells what the rules below forbid
 
 
 def tree():
     """Every file of the checkout that git does not ignore: path -> text (None for a binary file)."""
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     files = {}
     for name in listed.stdout.splitlines():
         path = ROOT / name
@@ -40,12 +42,14 @@ def code_of(text):
 
 def too_long(files):
     found = {**sources(files, *TEXT), ".ci/run": files.get(".ci/run") or ""}
-    return [f"{name}: {text.count(chr(10))} lines, at most {LONGEST}: split it by meaning" for name, text in found.items() if text.count("\n") > LONGEST]
+    lengths = {name: text.count("\n") for name, text in found.items()}
+    return [f"{name}: {n} lines, at most {LONGEST}: split it by meaning" for name, n in lengths.items() if n > LONGEST]
 
 
 def headless(files):
     """A file opens with a sentence on what it owns. Variant stubs are four lines that variant.h explains."""
-    opening = {".py": r'(#![^\n]*\n)?(r?"""|#)', ".pyx": r'("""|#)', ".pxd": r'("""|#)', ".pyi": r'("""|#)', ".c": r"/\*", ".h": r"/\*", ".md": r"(<!--[^\n]*\n)?# ",
+    python, c = r'(#![^\n]*\n)?(r?"""|#)', r"/\*"
+    opening = {".py": python, ".pyx": python, ".pxd": python, ".pyi": python, ".c": c, ".h": c, ".md": r"(<!--[^\n]*\n)?# ",
                ".sh": r"#![^\n]*\n#", ".yml": r"#", ".toml": r"[#\[]"}
     bad = []
     for name, text in sources(files, *opening).items():
@@ -61,10 +65,12 @@ def headless(files):
 
 def kernel_headers(files):
     """Headers that are compiled into the kernels; cpu.h and threads.h serve the callers."""
-    return {n: t for n, t in sources(files, ".h").items() if n.startswith("onemodel/_kernels/") and Path(n).name not in ("cpu.h", "threads.h")}
+    headers = {n: t for n, t in sources(files, ".h").items() if n.startswith("onemodel/_kernels/")}
+    return {n: t for n, t in headers.items() if Path(n).name not in ("cpu.h", "threads.h")}
 
 
-LIBM = "acos asin atan atan2 cbrt ceil cos cosh erf erfc exp exp2 expm1 fabs floor fma fmax fmin fmod hypot ldexp frexp lgamma log log10 log1p log2 modf pow rint round sin sinh sqrt tan tanh tgamma trunc nearbyint lrint".split()
+LIBM = """acos asin atan atan2 cbrt ceil cos cosh erf erfc exp exp2 expm1 fabs floor fma fmax fmin fmod frexp hypot ldexp lgamma log log10
+    log1p log2 lrint modf nearbyint pow rint round sin sinh sqrt tan tanh tgamma trunc""".split()
 CALLS = re.compile(r"(?<![\w.>])(?:(?:" + "|".join(LIBM) + r")[fl]?|malloc|calloc|realloc|free|alloca|posix_memalign|aligned_alloc)\s*\(")
 HEADERS = re.compile(r"#\s*include\s*<(math|tgmath|stdlib|stdio|pthread|fenv|complex)\.h>")
 
@@ -81,17 +87,18 @@ def forbidden_calls(files):
 
 
 def loose_arithmetic(files):
-    flags = re.compile(r"-f" + r"fast-math|-O" + r"fast|-funsafe-math|-fassociative-math|-freciprocal-math|-ffinite-math-only|-ffp-contract=(?!off)")
-    code = {n: t for n, t in sources(files, ".py", ".toml", ".c", ".h", ".yml", ".sh").items() if n != "tests/test_source.py"}
+    flags = re.compile("-ffast-math|-Ofast|-funsafe-math|-fassociative-math|-freciprocal-math|-ffinite-math-only|-ffp-contract=(?!off)")
+    code = {n: t for n, t in sources(files, ".py", ".toml", ".c", ".h", ".yml", ".sh").items() if n != THIS}
     bad = [f"{name}: {m.group()} lets the compiler change results" for name, text in code.items() for m in flags.finditer(text)]
-    bad += [f"{n}: a pragma or attribute changes the arithmetic" for n, t in code.items() if re.search(r"#pragma.*(fast|FP_CONTRACT\s+ON)|__attribute__.*optimize", t)]
-    return bad
+    pragma = re.compile(r"#pragma.*(fast|FP_CONTRACT\s+ON)|__attribute__.*optimize")
+    return bad + [f"{n}: a pragma or attribute changes the arithmetic" for n, t in code.items() if pragma.search(t)]
 
 
 def unbuilt(files):
     """setup.py takes each .pyx by glob; a .c must be named there or be a variant; a header must be included."""
     setup = files["setup.py"]
-    includes = set(re.findall(r'(?:include|extern from|OM_LANE_HEADER)\s+"(?:[\w./]*/)?(\w+\.h)"', "\n".join(sources(files, ".c", ".h", ".pyx", ".pxd").values())))
+    including = "\n".join(sources(files, ".c", ".h", ".pyx", ".pxd").values())
+    includes = set(re.findall(r'(?:include|extern from|OM_LANE_HEADER)\s+"(?:[\w./]*/)?(\w+\.h)"', including))
     isas = set(re.findall(r'"(\w+)": \[(?=["\]])', setup))
     bad = []
     for name in sources(files, ".c", ".h"):
@@ -105,14 +112,17 @@ def unbuilt(files):
         elif path.suffix == ".c" and f'"{path.name}"' not in setup:
             bad.append(f"{name}: setup.py does not build it")
     for isa in isas:
-        bad += [f"variants/{isa}_{mode}.c is missing" for mode in ("fast", "exact") if f"onemodel/_kernels/variants/{isa}_{mode}.c" not in files]
+        stubs = [f"onemodel/_kernels/variants/{isa}_{mode}.c" for mode in ("fast", "exact")]
+        bad += [f"{stub} is missing" for stub in stubs if stub not in files]
     return bad
 
 
 def generated(files):
-    bad = [f"{n}: generated by Cython, must not be tracked" for n, t in sources(files, ".c", ".cpp").items() if t.startswith("/* Generated by " + "Cython")]
-    bad += [f"{n}: {n.removesuffix('.pyx')}.c would be overwritten by the build" for n in files if n.endswith(".pyx") and n.removesuffix("pyx") + "c" in files]
-    return bad + [f"{n}: a build product" for n in files if Path(n).suffix in (".so", ".o", ".a", ".whl", ".pyc", ".html") or "/__pycache__/" in n]
+    c = sources(files, ".c", ".cpp")
+    bad = [f"{n}: generated by Cython, must not be tracked" for n, t in c.items() if t.startswith("/* Generated by Cython")]
+    shadowed = [n.removesuffix("pyx") + "c" for n in files if n.endswith(".pyx")]
+    bad += [f"{n}: would be overwritten by the build of the .pyx beside it" for n in shadowed if n in files]
+    return bad + [f"{n}: a build product" for n in files if Path(n).suffix in (".so", ".o", ".a", ".whl", ".pyc") or "/__pycache__/" in n]
 
 
 MACHINE = re.compile(r"(?<![\w.\]])/(?:home|root|work|mnt|Users)/\w+|(?<![\w.])/tmp/\w+|\bfarm-\w+|https?://(?:localhost|127\.|10\.)")
@@ -120,7 +130,7 @@ UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b|raise NotImplementedError\
 
 
 def improper_words(files):
-    own = {n: t for n, t in files.items() if t is not None and n not in ("tests/test_source.py", "LICENSE")}
+    own = {n: t for n, t in files.items() if t is not None and n not in (THIS, "LICENSE")}
     bad = [f"{n}: names a machine's own path ({m.group()})" for n, t in own.items() for m in MACHINE.finditer(t)]
     return bad + [f"{n}: left unfinished ({m.group()})" for n, t in own.items() for m in UNFINISHED.finditer(t)]
 
@@ -148,15 +158,15 @@ PLANTED = [
     (forbidden_calls, "onemodel/_kernels/exp.h", "/* Owns the exponential. */\nfloat *p = malloc(4);\n"),
     (forbidden_calls, "onemodel/_kernels/exp.h", "/* Owns the exponential. */\n#include <math.h>\n"),
     (forbidden_calls, "onemodel/_kernels/exp.h", "/* Owns the exponential. */\nn / om_get_num_threads();\n"),
-    (loose_arithmetic, "setup.py", GOOD["setup.py"] + "\n# -f" + "fast-math"),
+    (loose_arithmetic, "setup.py", GOOD["setup.py"] + "\n# -ffast-math"),
     (loose_arithmetic, "onemodel/_kernels/exp.h", "#pragma STDC FP_CONTRACT ON"),
     (unbuilt, "onemodel/_kernels/lost.h", "/* Owns a list that nobody reads. */"),
     (unbuilt, "onemodel/_kernels/lost.c", "/* Owns loops that nobody builds. */"),
     (unbuilt, "onemodel/_kernels/variants/mmx_fast.c", ""),
-    (generated, "onemodel/tensor.c", "/* Generated by " + "Cython 3 */"),
+    (generated, "onemodel/tensor.c", "/* Generated by Cython 3 */"),
     (generated, "onemodel/cpu.pyx", None),
-    (improper_words, "docs/a.md", "see /home/" + "me/notes"),
-    (improper_words, "onemodel/a.py", "# TO" + "DO later"),
+    (improper_words, "docs/a.md", "see /home/me/notes"),
+    (improper_words, "onemodel/a.py", "# TODO later"),
 ]
 
 

@@ -39,7 +39,7 @@ def run(*command, check=True, **options):
 
 
 def need_python():
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036 - this file is started by whatever python3 there is
         raise Failure(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}; run dev.py with a newer python3")
     if importlib.util.find_spec("ensurepip") is None:
         raise Failure("this Python cannot make a virtual environment; on Debian: apt install python3-venv")
