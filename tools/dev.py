@@ -208,7 +208,7 @@ def sanitize(args):
     """[pytest options]: a second build under build/ with AddressSanitizer and UBSan (gcc), and the tests on it"""
     ready("demo", "test")
     copy = ROOT / "build" / "sanitize"
-    listed = run("git", "ls-files", stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", stdout=subprocess.PIPE, text=True).stdout.splitlines()
     for name in listed:
         old, new = ROOT / name, copy / name
         if old.is_file() and not (new.exists() and new.stat().st_mtime_ns == old.stat().st_mtime_ns):
@@ -227,6 +227,12 @@ def sanitize(args):
             "UBSAN_OPTIONS": "print_stacktrace=1"}
     command = [PYTHON, "-m", "pytest", "-m", "not checkout and not oracle", "-p", "no:cacheprovider", *args]
     return run(*command, cwd=copy, env=env, check=False).returncode
+
+
+def neon(args):
+    """[pytest options]: the aarch64 build and its tests under qemu-user on an x86-64 Debian (not part of the check)"""
+    ready("test")
+    return run("bash", "tools/neon.sh", *args, check=False).returncode
 
 
 def size(args):
@@ -248,7 +254,7 @@ def size(args):
     return int(any(value > bound for _, value, bound in rows))
 
 
-COMMANDS = (build, demo, test, lint, types, wheel, size, sanitize)
+COMMANDS = (build, demo, test, lint, types, wheel, size, sanitize, neon)
 
 
 def main(argv):
