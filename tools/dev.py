@@ -119,7 +119,7 @@ def ready(*extras):
     make_venv()
     install(requirements(*extras))
     # One line puts the checkout on the path: an editable install would compile every variant a second time, in a temporary folder.
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(VENV), "platbase": str(VENV)}))
+    site = VENV / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
     (site / "onemodel-checkout.pth").write_text(f"{ROOT}\n")
     note, digest = VENV / "dev-built.txt", tree_digest()
     if note.exists() and note.read_text() == digest and modules_present():
