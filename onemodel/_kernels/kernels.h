@@ -19,14 +19,30 @@ typedef void om_compare_fn(const float *a, const float *b, uint8_t *y, ptrdiff_t
 /* y = c ? a : b, c a 0/1 byte */
 typedef void om_select_fn(const uint8_t *c, const float *a, const float *b, float *y, ptrdiff_t n);
 
+/* dst[r * dst_row + c * dst_col] = src[r * src_row + c * src_col], strides in elements; no overlap */
+typedef void om_copy_fn(const void *src, ptrdiff_t src_row, ptrdiff_t src_col, void *dst, ptrdiff_t dst_row, ptrdiff_t dst_col, ptrdiff_t rows, ptrdiff_t cols);
+/* dst[i] = src[i * stride] in another type */
+typedef void om_cast_fn(const void *src, ptrdiff_t stride, void *dst, ptrdiff_t n);
+/* Reductions of the block x[r * stride + c]; acc has one running state per row or per column, and elements join it in order. */
+typedef void om_sum_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *acc);
+typedef void om_extremum_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, float *acc);
+typedef void om_arg_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, int64_t *index);
+/* out[i * stride] = (float)(acc[i] / divisor) */
+typedef void om_round_fn(const double *acc, double divisor, float *out, ptrdiff_t stride, ptrdiff_t n);
+/* y, count and share have one number per row or per column. */
+typedef void om_ties_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, const float *y, double *count);
+typedef void om_quotient_fn(const float *g, const double *count, float *share, ptrdiff_t n);
+typedef void om_share_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, const float *y, const float *share, float *dx);
+
 #include "elementwise.h"
+#include "copy.h"
 #include "reduce.h"
 #include "softmax.h"
 #include "loss.h"
 #include "optim.h"
 #include "gemm.h"
 
-#define OM_ROWS(ROW) OM_ELEMENTWISE(ROW) OM_REDUCE(ROW) OM_SOFTMAX(ROW) OM_LOSS(ROW) OM_OPTIM(ROW)
+#define OM_ROWS(ROW) OM_ELEMENTWISE(ROW) OM_COPY(ROW) OM_REDUCE(ROW) OM_SOFTMAX(ROW) OM_LOSS(ROW) OM_OPTIM(ROW)
 
 typedef void (*om_fn)(void); /* any row; cast back to its class before the call */
 

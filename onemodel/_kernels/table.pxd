@@ -1,5 +1,5 @@
 # The active kernel table and the thread pool, for cimport by every other compiled module.
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 cdef extern from "kernels.h" nogil:
     ctypedef void om_map1_fn(const float *x, float *y, Py_ssize_t n) noexcept nogil
@@ -8,6 +8,15 @@ cdef extern from "kernels.h" nogil:
     ctypedef void om_map4_fn(const float *a, const float *b, const float *c, const float *d, float *y, Py_ssize_t n) noexcept nogil
     ctypedef void om_compare_fn(const float *a, const float *b, uint8_t *y, Py_ssize_t n) noexcept nogil
     ctypedef void om_select_fn(const uint8_t *c, const float *a, const float *b, float *y, Py_ssize_t n) noexcept nogil
+    ctypedef void om_copy_fn(const void *src, Py_ssize_t src_row, Py_ssize_t src_col, void *dst, Py_ssize_t dst_row, Py_ssize_t dst_col, Py_ssize_t rows, Py_ssize_t cols) noexcept nogil
+    ctypedef void om_cast_fn(const void *src, Py_ssize_t stride, void *dst, Py_ssize_t n) noexcept nogil
+    ctypedef void om_sum_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, double *acc) noexcept nogil
+    ctypedef void om_extremum_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, float *acc) noexcept nogil
+    ctypedef void om_arg_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, int64_t *index) noexcept nogil
+    ctypedef void om_round_fn(const double *acc, double divisor, float *out, Py_ssize_t stride, Py_ssize_t n) noexcept nogil
+    ctypedef void om_ties_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, const float *y, double *count) noexcept nogil
+    ctypedef void om_quotient_fn(const float *g, const double *count, float *share, Py_ssize_t n) noexcept nogil
+    ctypedef void om_share_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, const float *y, const float *share, float *dx) noexcept nogil
     ctypedef void (*om_fn)() noexcept nogil
     ctypedef struct om_gemm:
         pass

@@ -4,6 +4,7 @@
 #include "lane_math.h" /* before kernels.h, which opens the loops of every family */
 #include "kernels.h"
 #include "elementwise.h"
+#include "copy.h"
 #include "reduce.h"
 #include "softmax.h"
 #include "loss.h"

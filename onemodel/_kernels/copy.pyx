@@ -1,0 +1,337 @@
+"""Owns copies between strides, casts, fills and row gathers: the walk over dimensions and the cut into pieces; the loops are in copy.h."""
+from libc.string cimport memcpy
+
+from onemodel._kernels.pieces cimport begin, cut, run
+from onemodel._kernels.table cimport EXACT, om_cast_fn, om_copy_fn, om_fn, om_map2_fn, row_index, table_of
+
+cdef Py_ssize_t COPY_1 = row_index("copy", "copy_1")
+cdef Py_ssize_t COPY_4 = row_index("copy", "copy_4")
+cdef Py_ssize_t COPY_8 = row_index("copy", "copy_8")
+cdef Py_ssize_t ADD = row_index("map2", "add")
+
+cdef int ITEMSIZE[5]
+ITEMSIZE[:] = [4, 4, 8, 1, 1]
+# The row that casts from one kind to another; -1 where the bits are the same, so that it is a copy.
+cdef Py_ssize_t CASTS[5][5]
+for _from in range(5):
+    for _to in range(5):
+        # A bool is a byte of 0 or 1: it reads as a uint8.
+        _names = ["f4", "i4", "i8", "u1", "b1"]
+        _same = _from == _to or (_from == B1 and _to == U1)
+        CASTS[_from][_to] = -1 if _same else row_index("cast", f"cast_{_names[_from if _from != B1 else U1]}_{_names[_to]}")
+
+
+cdef inline Py_ssize_t magnitude(Py_ssize_t v) noexcept nogil:
+    return v if v >= 0 else -v
+
+
+cdef Py_ssize_t simplify(Dims *d, int ndim, const Py_ssize_t *shape, const Py_ssize_t *a, const Py_ssize_t *b, bint reorder) noexcept nogil:
+    cdef int i, j, n = 0
+    cdef Py_ssize_t total = 1, size, sa, sb
+    for i in range(ndim):
+        total *= shape[i]
+        if shape[i] == 1:
+            continue
+        size, sa, sb = shape[i], a[i], b[i]
+        j = n
+        if reorder:
+            while j > 0 and (magnitude(d.b[j - 1]) < magnitude(sb)
+                             or magnitude(d.b[j - 1]) == magnitude(sb) and magnitude(d.a[j - 1]) < magnitude(sa)):
+                d.size[j], d.a[j], d.b[j] = d.size[j - 1], d.a[j - 1], d.b[j - 1]
+                j -= 1
+        d.size[j], d.a[j], d.b[j] = size, sa, sb
+        n += 1
+    d.n = 0
+    if total == 0:
+        return 0
+    for i in range(n):
+        j = d.n - 1
+        if j >= 0 and d.a[j] == d.size[i] * d.a[i] and d.b[j] == d.size[i] * d.b[i]:
+            d.size[j] *= d.size[i]
+            d.a[j], d.b[j] = d.a[i], d.b[i]
+        else:
+            j = d.n
+            d.size[j], d.a[j], d.b[j] = d.size[i], d.a[i], d.b[i]
+            d.n += 1
+    return total
+
+
+cdef void contiguous_strides(int ndim, const Py_ssize_t *shape, Py_ssize_t *strides) noexcept nogil:
+    cdef Py_ssize_t step = 1
+    cdef int i
+    for i in range(ndim - 1, -1, -1):
+        strides[i] = step
+        step *= shape[i]
+
+
+cdef bint is_contiguous(int ndim, const Py_ssize_t *shape, const Py_ssize_t *strides) noexcept nogil:
+    cdef Py_ssize_t step = 1
+    cdef int i
+    for i in range(ndim - 1, -1, -1):
+        if shape[i] == 0:
+            return True
+        if shape[i] != 1 and strides[i] != step:
+            return False
+        step *= shape[i]
+    return True
+
+
+# A copy or cast as outer dimensions times a block of rows and columns; pieces are ranges of all rows, or of columns if there is one row.
+cdef struct Job:
+    Dims outer
+    om_copy_fn *copy
+    om_cast_fn *cast
+    const char *src
+    char *dst
+    int src_size, dst_size
+    Py_ssize_t src_row, src_col, dst_row, dst_col, rows, cols, all_rows, pieces
+
+
+cdef void block(Job *job, Py_ssize_t src, Py_ssize_t dst, Py_ssize_t rows, Py_ssize_t cols) noexcept nogil:
+    cdef const char *s = job.src + src * job.src_size
+    cdef char *d = job.dst + dst * job.dst_size
+    cdef Py_ssize_t r
+    if job.cast == NULL:
+        job.copy(s, job.src_row, job.src_col, d, job.dst_row, job.dst_col, rows, cols)
+        return
+    for r in range(rows):
+        job.cast(s + r * job.src_row * job.src_size, job.src_col, d + r * job.dst_row * job.dst_size, cols)
+
+
+cdef void copy_piece(void *context, Py_ssize_t p) noexcept nogil:
+    cdef Job *job = <Job *> context
+    cdef Py_ssize_t lo, hi, index, src, dst, row, rows
+    cdef int i
+    if job.all_rows == 1:
+        lo, hi = begin(job.cols, job.pieces, p), begin(job.cols, job.pieces, p + 1)
+        block(job, lo * job.src_col, lo * job.dst_col, 1, hi - lo)
+        return
+    lo, hi = begin(job.all_rows, job.pieces, p), begin(job.all_rows, job.pieces, p + 1)
+    while lo < hi:
+        index, row = lo // job.rows, lo % job.rows
+        rows = job.rows - row if job.rows - row < hi - lo else hi - lo
+        src, dst = row * job.src_row, row * job.dst_row
+        for i in range(job.outer.n - 1, -1, -1):
+            src += index % job.outer.size[i] * job.outer.a[i]
+            dst += index % job.outer.size[i] * job.outer.b[i]
+            index //= job.outer.size[i]
+        block(job, src, dst, rows, job.cols)
+        lo += rows
+
+
+# Takes the column dimension (the last) and the row dimension out of job.outer and runs.
+cdef int start(Job *job, Py_ssize_t total) noexcept nogil:
+    cdef Dims *d = &job.outer
+    cdef int i, rows_at
+    cdef Py_ssize_t r
+    job.rows, job.src_row, job.dst_row = 1, 0, 0
+    job.cols, job.src_col, job.dst_col = 1, 1, 1
+    if d.n > 0:
+        d.n -= 1
+        job.cols, job.src_col, job.dst_col = d.size[d.n], d.a[d.n], d.b[d.n]
+    if d.n > 0:
+        rows_at = d.n - 1
+        # A transpose: some dimension walks the source more tightly than the columns do.
+        for i in range(d.n):
+            if magnitude(d.a[i]) < magnitude(job.src_col) and magnitude(d.a[i]) < magnitude(d.a[rows_at]) and d.a[i] != 0:
+                rows_at = i
+        job.rows, job.src_row, job.dst_row = d.size[rows_at], d.a[rows_at], d.b[rows_at]
+        d.n -= 1
+        for i in range(rows_at, d.n):
+            d.size[i], d.a[i], d.b[i] = d.size[i + 1], d.a[i + 1], d.b[i + 1]
+    job.all_rows = job.rows
+    for i in range(d.n):
+        job.all_rows *= d.size[i]
+    job.pieces = cut(total, job.cols if job.all_rows == 1 else job.all_rows)
+    run(copy_piece, job, job.pieces)
+    return 0
+
+
+cdef om_copy_fn *copier(int itemsize) noexcept nogil:
+    return <om_copy_fn *> table_of(EXACT).row[COPY_1 if itemsize == 1 else COPY_4 if itemsize == 4 else COPY_8]
+
+
+cdef int strided_copy(int ndim, const Py_ssize_t *shape, int itemsize, const void *src, const Py_ssize_t *src_strides,
+                      void *dst, const Py_ssize_t *dst_strides) noexcept nogil:
+    cdef Job job
+    cdef Py_ssize_t total = simplify(&job.outer, ndim, shape, src_strides, dst_strides, True)
+    if total == 0:
+        return 0
+    job.copy, job.cast = copier(itemsize), NULL
+    job.src, job.dst = <const char *> src, <char *> dst
+    job.src_size = job.dst_size = itemsize
+    return start(&job, total)
+
+
+cdef int fill(int ndim, const Py_ssize_t *shape, int itemsize, void *dst, const Py_ssize_t *dst_strides, const void *value) noexcept nogil:
+    cdef Py_ssize_t zeros[64]
+    cdef int i
+    for i in range(ndim):
+        zeros[i] = 0
+    return strided_copy(ndim, shape, itemsize, value, zeros, dst, dst_strides)
+
+
+cdef int cast(int ndim, const Py_ssize_t *shape, int src_kind, const void *src, const Py_ssize_t *src_strides, int dst_kind, void *dst) noexcept nogil:
+    cdef Py_ssize_t dst_strides[64]
+    cdef Job job
+    cdef Py_ssize_t total
+    contiguous_strides(ndim, shape, dst_strides)
+    if CASTS[src_kind][dst_kind] < 0:
+        return strided_copy(ndim, shape, ITEMSIZE[src_kind], src, src_strides, dst, dst_strides)
+    total = simplify(&job.outer, ndim, shape, src_strides, dst_strides, False)
+    if total == 0:
+        return 0
+    job.copy, job.cast = NULL, <om_cast_fn *> table_of(EXACT).row[CASTS[src_kind][dst_kind]]
+    job.src, job.dst = <const char *> src, <char *> dst
+    job.src_size, job.dst_size = ITEMSIZE[src_kind], ITEMSIZE[dst_kind]
+    return start(&job, total)
+
+
+cdef struct Rows:
+    Py_ssize_t outer, axis, inner, n, pieces
+    int itemsize
+    const char *x
+    char *y
+    const int64_t *index
+    om_map2_fn *add
+
+
+cdef void take_piece(void *context, Py_ssize_t p) noexcept nogil:
+    cdef Rows *job = <Rows *> context
+    cdef Py_ssize_t at = begin(job.outer * job.n, job.pieces, p), end = begin(job.outer * job.n, job.pieces, p + 1), row
+    cdef size_t size = job.inner * job.itemsize
+    while at < end:
+        row = at // job.n * job.axis + job.index[at % job.n]
+        if size == 4:
+            (<int *> job.y)[at] = (<const int *> job.x)[row]
+        else:
+            memcpy(job.y + at * size, job.x + row * size, size)
+        at += 1
+
+
+cdef int take_rows(Py_ssize_t outer, Py_ssize_t axis, Py_ssize_t inner, int itemsize, const void *x, const int64_t *index, Py_ssize_t n,
+                   void *y) noexcept nogil:
+    cdef Rows job
+    if outer * n * inner == 0:
+        return 0
+    job.outer, job.axis, job.inner, job.n, job.itemsize = outer, axis, inner, n, itemsize
+    job.x, job.y, job.index, job.add = <const char *> x, <char *> y, index, NULL
+    job.pieces = cut(outer * n * inner, outer * n)
+    run(take_piece, &job, job.pieces)
+    return 0
+
+
+# Pieces own disjoint parts of dx: whole outer slices, or ranges of the inner dimension when there is one slice.
+cdef void add_piece(void *context, Py_ssize_t p) noexcept nogil:
+    cdef Rows *job = <Rows *> context
+    cdef Py_ssize_t o, k, at, first = 0, last = job.outer, lo = 0, hi = job.inner
+    cdef float *row
+    cdef const float *g
+    if job.outer > 1:
+        first, last = begin(job.outer, job.pieces, p), begin(job.outer, job.pieces, p + 1)
+    else:
+        lo, hi = begin(job.inner, job.pieces, p), begin(job.inner, job.pieces, p + 1)
+    for o in range(first, last):
+        for k in range(job.n):
+            row = <float *> job.y + (o * job.axis + job.index[k]) * job.inner + lo
+            g = <const float *> job.x + (o * job.n + k) * job.inner + lo
+            job.add(row, g, row, hi - lo)
+
+
+cdef int add_rows(int mode, Py_ssize_t outer, Py_ssize_t axis, Py_ssize_t inner, const float *g, const int64_t *index, Py_ssize_t n,
+                  float *dx) noexcept nogil:
+    cdef Rows job
+    if outer * n * inner == 0:
+        return 0
+    job.outer, job.axis, job.inner, job.n, job.itemsize = outer, axis, inner, n, 4
+    job.x, job.y, job.index, job.add = <const char *> g, <char *> dx, index, <om_map2_fn *> table_of(mode).row[ADD]
+    job.pieces = cut(outer * n * inner, outer if outer > 1 else inner)
+    run(add_piece, &job, job.pieces)
+    return 0
+
+
+cdef int array_layout(object array, str dtype, Py_ssize_t *shape, Py_ssize_t *strides, void **data) except -1:
+    cdef int i
+    if array.dtype.str.lstrip("<|") != dtype:
+        raise TypeError(f"expected an array of type {dtype}, got {array.dtype.str}")
+    for i in range(array.ndim):
+        shape[i] = array.shape[i]
+        strides[i] = array.strides[i] // array.itemsize
+    data[0] = <void *> <size_t> array.__array_interface__["data"][0]
+    return array.ndim
+
+
+def _array_copy(src, dst):
+    """dst[...] = src for arrays of one shape and type: the copy kernel on its own, for tests."""
+    cdef Py_ssize_t shape[64]
+    cdef Py_ssize_t a[64]
+    cdef Py_ssize_t b[64]
+    cdef void *s
+    cdef void *d
+    cdef int itemsize = src.itemsize, ndim = array_layout(src, src.dtype.str.lstrip("<|"), shape, a, &s)
+    array_layout(dst, src.dtype.str.lstrip("<|"), shape, b, &d)
+    if src.shape != dst.shape:
+        raise ValueError(f"expected one shape, got {src.shape} and {dst.shape}")
+    with nogil:
+        strided_copy(ndim, shape, itemsize, s, a, d, b)
+
+
+def _array_fill(dst, value):
+    """dst[...] = value, a one-element array of dst's type."""
+    cdef Py_ssize_t shape[64]
+    cdef Py_ssize_t b[64]
+    cdef void *d
+    cdef void *v
+    cdef int itemsize = dst.itemsize, ndim
+    array_layout(value, dst.dtype.str.lstrip("<|"), shape, b, &v)
+    ndim = array_layout(dst, dst.dtype.str.lstrip("<|"), shape, b, &d)
+    with nogil:
+        fill(ndim, shape, itemsize, d, b, v)
+
+
+KINDS = ["f4", "i4", "i8", "u1", "b1"]
+
+
+def _array_cast(src, dst):
+    """dst = src in dst's type; dst contiguous."""
+    cdef Py_ssize_t shape[64]
+    cdef Py_ssize_t a[64]
+    cdef Py_ssize_t b[64]
+    cdef void *s
+    cdef void *d
+    cdef int src_kind = KINDS.index(src.dtype.str.lstrip("<|")), dst_kind = KINDS.index(dst.dtype.str.lstrip("<|")), ndim
+    array_layout(dst, KINDS[dst_kind], shape, b, &d)
+    ndim = array_layout(src, KINDS[src_kind], shape, a, &s)
+    with nogil:
+        cast(ndim, shape, src_kind, s, a, dst_kind, d)
+
+
+def _array_take(x, index, y):
+    """y[o, k, i] = x[o, index[k], i] for contiguous 3-d arrays."""
+    cdef Py_ssize_t shape[64]
+    cdef Py_ssize_t n[64]
+    cdef Py_ssize_t strides[64]
+    cdef void *px
+    cdef void *pi
+    cdef void *py
+    cdef int itemsize = x.itemsize
+    array_layout(y, y.dtype.str.lstrip("<|"), shape, strides, &py)
+    array_layout(index, "i8", n, strides, &pi)
+    array_layout(x, y.dtype.str.lstrip("<|"), shape, strides, &px)
+    with nogil:
+        take_rows(shape[0], shape[1], shape[2], itemsize, px, <const int64_t *> pi, n[0], py)
+
+
+def _array_add_rows(int mode, g, index, dx):
+    """dx[o, index[k], i] += g[o, k, i] for contiguous 3-d arrays."""
+    cdef Py_ssize_t shape[64]
+    cdef Py_ssize_t n[64]
+    cdef Py_ssize_t strides[64]
+    cdef void *pg
+    cdef void *pi
+    cdef void *pd
+    array_layout(g, "f4", shape, strides, &pg)
+    array_layout(index, "i8", n, strides, &pi)
+    array_layout(dx, "f4", shape, strides, &pd)
+    with nogil:
+        add_rows(mode, shape[0], shape[1], shape[2], <const float *> pg, <const int64_t *> pi, n[0], <float *> pd)
