@@ -1,0 +1,94 @@
+"""Owns the tests of tools/dev.py and .ci/run: what they say when something is missing. Needs the checkout; installs and builds nothing."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.checkout
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def dev():
+    spec = importlib.util.spec_from_file_location("dev", ROOT / "tools" / "dev.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_without_a_command_it_lists_them(dev, capsys):
+    assert dev.main([]) == 0
+    shown = capsys.readouterr().out
+    for command in dev.COMMANDS:
+        assert f"  {command.__name__} " in shown and command.__doc__ in shown
+
+
+def test_unknown_command_names_the_known(dev, capsys):
+    assert dev.main(["tset"]) == 2
+    assert "no command 'tset'" in (said := capsys.readouterr().err) and "  test " in said
+
+
+def test_needs_nothing_installed():
+    """-S -E -I: no site-packages; a name outside the standard library would fail here."""
+    done = subprocess.run([sys.executable, "-I", "-S", str(ROOT / "tools" / "dev.py")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("missing", ["compiler", "header", "venv", "python"])
+def test_what_is_missing_is_named_with_its_package(dev, missing, monkeypatch, capsys, tmp_path):
+    if missing == "compiler":
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CC", raising=False)
+        need, words = dev.need_compiler, ["no C compiler", "apt install gcc"]
+    elif missing == "header":
+        monkeypatch.setattr(dev.sysconfig, "get_path", lambda name: str(tmp_path))
+        need, words = dev.need_compiler, ["Python.h", "apt install python3-dev"]
+    elif missing == "venv":
+        monkeypatch.setattr(dev.importlib.util, "find_spec", lambda name: None)
+        need, words = dev.need_python, ["virtual environment", "apt install python3-venv"]
+    else:
+        monkeypatch.setattr(dev.sys, "version_info", (3, 9, 2))
+        need, words = dev.need_python, ["Python 3.10"]
+    monkeypatch.setattr(dev, "COMMANDS", (lambda args: need(),))
+    dev.COMMANDS[0].__name__ = "need"
+    dev.COMMANDS[0].__doc__ = "asks for what is missing"
+    assert dev.main(["need"]) == 1
+    said = capsys.readouterr().err
+    assert all(word in said for word in words), said
+
+
+def test_nothing_is_missing_here(dev):
+    dev.need_python()
+    dev.need_compiler()
+
+
+def test_exit_code_of_a_failed_step_is_passed_on(dev, capsys):
+    with pytest.raises(SystemExit) as end:
+        dev.run(sys.executable, "-c", "raise SystemExit(7)")
+    assert end.value.code == 7
+    assert "exit code 7" in capsys.readouterr().err
+
+
+def test_an_edit_changes_the_digest(dev, monkeypatch, tmp_path):
+    (tmp_path / "onemodel").mkdir()
+    for name in ("setup.py", "pyproject.toml", "onemodel/a.h"):
+        (tmp_path / name).write_text("1")
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    first = dev.tree_digest()
+    assert dev.tree_digest() == first
+    os.utime(tmp_path / "onemodel" / "a.h", ns=(1, 1))
+    second = dev.tree_digest()
+    monkeypatch.setenv("ONEMODEL_CFLAGS", "-O1")
+    assert len({first, second, dev.tree_digest()}) == 3
+
+
+def test_the_check_is_the_readme_command():
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    last = (ROOT / ".ci" / "run").read_text().strip().splitlines()[-1].removeprefix("exec ")
+    assert last in (ROOT / "README.md").read_text().splitlines()
+    assert subprocess.run(["bash", "-n", str(ROOT / ".ci" / "run")]).returncode == 0
