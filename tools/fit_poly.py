@@ -1,0 +1,111 @@
+"""Fits the polynomials of onemodel/_kernels/lane_math.h and prints each as C coefficients with the bound it reaches.
+
+Owns where the coefficients come from; must not contain what the kernels do with them. Needs mpmath.
+
+Each entry is a weighted least-squares fit on Chebyshev nodes with 80 digits (close to the minimax polynomial); then the lowest
+coefficient is rounded to the kernel's type, the rest is fitted again to what is left, and so on, so that the rounding of a coefficient
+is absorbed by those above it. The printed bound is the largest weighted error of the rounded polynomial on a dense grid.
+"""
+
+import argparse
+import struct
+
+import mpmath as mp
+
+mp.mp.dps = 80
+
+
+def to_double(c):
+    return mp.mpf(float(c))
+
+
+def to_float(c):
+    return mp.mpf(struct.unpack("f", struct.pack("f", float(c)))[0])
+
+
+def nodes(lo, hi, n):
+    return [(lo + hi) / 2 + (hi - lo) / 2 * mp.cos(mp.pi * (2 * i + 1) / (2 * n)) for i in range(n)]
+
+
+def fit(f, lo, hi, degree, rounded, weight):
+    """Coefficients c[0..degree], lowest first, rounded one after the other."""
+    xs = nodes(mp.mpf(lo), mp.mpf(hi), 12 * (degree + 1))
+    squares = [weight(x) ** 2 for x in xs]
+    left = [f(x) for x in xs]
+    done = []
+    for first in range(degree + 1):
+        n = degree + 1 - first
+        moments = [sum(w * x**p for w, x in zip(squares, xs, strict=True)) for p in range(2 * first, 2 * degree + 1)]
+        rhs = mp.matrix([sum(w * y * x ** (first + j) for w, x, y in zip(squares, xs, left, strict=True)) for j in range(n)])
+        rows = mp.matrix([[moments[i + j] for j in range(n)] for i in range(n)])
+        done.append(rounded(mp.lu_solve(rows, rhs)[0]))
+        left = [y - done[-1] * x**first for x, y in zip(xs, left, strict=True)]
+    return done
+
+
+def worst(f, coefficients, lo, hi, weight):
+    """Largest |weight(x) * (f(x) - p(x))| on 2 000 points that lean towards both ends."""
+    return max(abs(weight(x) * (f(x) - mp.polyval(coefficients[::-1], x))) for x in nodes(mp.mpf(lo), mp.mpf(hi), 2000))
+
+
+HALF_LN2 = mp.log(2) / 2 * (1 + mp.mpf(2) ** -20)  # the rounding of x / ln 2 may pass one half by a hair
+QUARTER_PI = mp.pi / 4 * (1 + mp.mpf(2) ** -20)
+ATANH_TOP = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * (1 + mp.mpf(2) ** -20)
+
+
+def root(z):
+    return mp.sqrt(z)
+
+
+def mills(t):
+    """exp(t^2/2) * Phi(-t)"""
+    return mp.exp(t * t / 2) * mp.erfc(t / mp.sqrt(2)) / 2
+
+
+def over_r2(r):
+    return (mp.exp(r) - 1 - r) / r**2
+
+
+def log_tail(f):
+    """(log(1 + f) - f + f^2/2) / f^3"""
+    return (mp.log1p(f) - f + f**2 / 2) / f**3
+
+
+def mills_of(q):
+    return mills((1 / q - 1) / MILLS_STEP) / q
+
+
+MILLS_STEP = mp.mpf(3) / 10
+MILLS_LO = 1 / (1 + MILLS_STEP * 15)
+
+# name: (function, lo, hi, degree, rounding, weight that turns its error into the relative error of the result, what it is)
+TABLE = {
+    "EXP": (over_r2, -HALF_LN2, HALF_LN2, 8, to_double, lambda r: r**2 / mp.exp(r), "(e^r - 1 - r) / r^2"),
+    "EXP_SHORT": (over_r2, -HALF_LN2, HALF_LN2, 6, to_double, lambda r: r**2 / mp.exp(r), "(e^r - 1 - r) / r^2"),
+    "SIN": (lambda z: (mp.sin(root(z)) / root(z) - 1) / z, 0, QUARTER_PI**2, 5, to_double, lambda z: z * root(z) / mp.sin(root(z)),
+            "(sin r / r - 1) / z, z = r^2"),
+    "COS": (lambda z: (mp.cos(root(z)) - 1 + z / 2) / z**2, 0, QUARTER_PI**2, 5, to_double, lambda z: z**2 / mp.cos(root(z)),
+            "(cos r - 1 + z/2) / z^2, z = r^2"),
+    "LOG": (lambda z: (2 * mp.atanh(root(z)) / root(z) - 2) / z, 0, ATANH_TOP, 6, to_double, lambda z: z / 2,
+            "(2 atanh s / s - 2) / z, z = s^2"),
+    "MILLS": (mills_of, MILLS_LO, 1, 14, to_double, lambda q: 1 / mills_of(q), "e^(t^2/2) Phi(-t) / q, q = 1 / (1 + 0.3 t)"),
+    "EXP_FLOAT": (over_r2, -HALF_LN2, HALF_LN2, 4, to_float, lambda r: r**2 / mp.exp(r), "(e^r - 1 - r) / r^2"),
+    "LOG_FLOAT": (log_tail, mp.sqrt(mp.mpf(1) / 2) - 1, mp.sqrt(2) - 1, 7, to_float, lambda f: f**3 / mp.log1p(f),
+                  "(log(1 + f) - f + f^2/2) / f^3"),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help=f"which of {', '.join(TABLE)} (default: all)")
+    for name in parser.parse_args().names or TABLE:
+        f, lo, hi, degree, rounded, weight, what = TABLE[name]
+        c = fit(f, lo, hi, degree, rounded, weight)
+        bound = worst(f, c, lo, hi, weight)
+        suffix = "f" if rounded is to_float else ""
+        print(f"/* {name}: {what}; relative error 2^{float(mp.log(bound, 2)):.1f} */")
+        print(", ".join((f"{float(x):.9g}" if suffix else f"{float(x):.17g}") + suffix for x in c))
+
+
+if __name__ == "__main__":
+    main()
