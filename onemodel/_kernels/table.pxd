@@ -18,8 +18,17 @@ cdef extern from "kernels.h" nogil:
     ctypedef void om_quotient_fn(const float *g, const double *count, float *share, Py_ssize_t n) noexcept nogil
     ctypedef void om_share_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, const float *y, const float *share, float *dx) noexcept nogil
     ctypedef void (*om_fn)() noexcept nogil
+    ctypedef void om_tile_fn(Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const float *a, Py_ssize_t rsa, Py_ssize_t csa, const float *b,
+                             Py_ssize_t rsb, float *c, Py_ssize_t rsc, const float *bias, int flags) noexcept nogil
+    ctypedef void om_pack_fn(const float *src, Py_ssize_t ks, Py_ssize_t ws, Py_ssize_t k, Py_ssize_t w, float *dst) noexcept nogil
+    ctypedef Py_ssize_t om_width_fn(Py_ssize_t m, Py_ssize_t columns) noexcept nogil
     ctypedef struct om_gemm:
-        pass
+        Py_ssize_t lanes
+        Py_ssize_t mr
+        Py_ssize_t nr
+        om_width_fn *width
+        om_tile_fn *tile
+        om_pack_fn *pack
     ctypedef struct om_table:
         const char *isa
         const char *mode

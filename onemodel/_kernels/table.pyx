@@ -3,6 +3,8 @@
 The only module that links the kernels and the thread pool; every other compiled module cimports it. Holds no loops.
 """
 
+from onemodel.threads import default_num_threads, register_controller
+
 cdef extern from "kernels.h" nogil:
     ctypedef struct om_row_info:
         const char *signature
@@ -143,3 +145,5 @@ for _i in range(OM_ROW_COUNT):
     rows_by_name[om_row_infos[_i].name.decode()] = (_i, om_row_infos[_i].signature.decode(), om_row_infos[_i].doc.decode())
 
 select_isa(available_isas().pop())
+om_set_num_threads(default_num_threads())
+register_controller()

@@ -12,9 +12,9 @@ typedef void om_task_fn(void *context, ptrdiff_t piece);
  * the caller alone). Sets the floating-point control state for each thread. Never fails: with no workers the caller does all. */
 void om_parallel(om_task_fn *task, void *context, ptrdiff_t pieces);
 
-/* Upper bound on threads of one job, the caller included; n >= 1. */
-void om_set_num_threads(int n);
-int om_get_num_threads(void);
+/* Upper bound on threads of one job, the caller included; n >= 1. Exported for threadpoolctl, which looks them up by name. */
+__attribute__((visibility("default"))) void om_set_num_threads(int n);
+__attribute__((visibility("default"))) int om_get_num_threads(void);
 /* The number of threads that ran at least one piece of the last job of this thread (for tests). */
 int om_last_threads(void);
 

@@ -1,0 +1,450 @@
+"""Owns the blocking, packing and threads of matrix products over the micro-kernels of gemm.h; docs/kernels-gemm.md tells the whole story.
+
+Must not contain arithmetic: every output is one chain over increasing k inside the tiles, so no choice made here can change a bit.
+"""
+
+import numpy as np
+
+cimport numpy as cnp
+from libc.stdint cimport uintptr_t
+
+from onemodel._kernels.table cimport current_mode, om_fp_enter, om_fp_leave, om_gemm, parallel, smallest_piece, table_of
+from onemodel._pool.pool cimport give, take
+
+cnp.import_array()
+
+cdef extern from "kernels.h" nogil:
+    enum:
+        OM_GEMM_FIRST
+        OM_GEMM_LAST
+        OM_GEMM_BIAS_ROWS
+
+cdef enum:
+    K_BLOCK = 384               # steps of k per pass: a panel of B stays in L2, a panel of A in L1
+    A_BLOCK = 32768             # floats of A that one piece keeps packed on its stack
+    B_PANEL = 16384             # floats of one panel of B packed on a piece's stack
+    NARROW_TILES = 10           # up to so many row tiles each panel of B is used once and packed where it is used, or not at all
+    MADDS_PER_ELEMENT = 16      # multiply-adds that take the time of one element of an element-wise kernel
+    WIDE_COLUMNS = 512          # columns of a piece over a packed B: its block of B stays in L2
+    MOST_PIECES = 64            # of one product: enough to balance many threads
+
+# One product and how it is cut. Where the roles of the operands are exchanged (C transposed), columns of C are csc apart.
+cdef struct Product:
+    const om_gemm *g
+    Py_ssize_t m
+    Py_ssize_t n
+    Py_ssize_t k
+    const float *a
+    Py_ssize_t rsa
+    Py_ssize_t csa
+    const float *b
+    Py_ssize_t rsb
+    Py_ssize_t csb
+    float *c
+    Py_ssize_t rsc
+    Py_ssize_t csc
+    const float *bias
+    int bias_flag
+    Py_ssize_t mr           # rows of a tile, balanced over m
+    Py_ssize_t kb           # steps of k in one pass
+    bint pack_a
+    bint pack_b
+    Py_ssize_t mc           # rows and columns of a piece
+    Py_ssize_t nc
+    Py_ssize_t columns      # pieces beside each other
+    float *packed           # the whole of B in panels for every piece, or NULL
+
+
+cdef inline Py_ssize_t round_up(Py_ssize_t x, Py_ssize_t to) noexcept nogil:
+    return (x + to - 1) // to * to
+
+
+cdef inline float *aligned(float *p) noexcept nogil:
+    return <float *>((<uintptr_t>p + 63) & ~<uintptr_t>63)
+
+
+cdef void tile_apart(const Product *p, float *c, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const float *a, Py_ssize_t rsa, Py_ssize_t csa,
+                     const float *b, Py_ssize_t rsb, const float *bias, int flags) noexcept nogil:
+    """A tile whose columns in C are apart: computed in a small square and moved."""
+    cdef float square[2048]
+    cdef Py_ssize_t i, j
+    if not flags & OM_GEMM_FIRST:
+        for i in range(m):
+            for j in range(n):
+                square[i * n + j] = c[i * p.rsc + j * p.csc]
+    p.g.tile(m, n, k, a, rsa, csa, b, rsb, square, n, bias, flags)
+    for i in range(m):
+        for j in range(n):
+            c[i * p.rsc + j * p.csc] = square[i * n + j]
+
+
+cdef inline void tile(const Product *p, Py_ssize_t i, Py_ssize_t j, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const float *a, Py_ssize_t rsa,
+                      Py_ssize_t csa, const float *b, Py_ssize_t rsb, int flags) noexcept nogil:
+    cdef const float *bias = NULL
+    if p.bias != NULL:
+        bias = p.bias + (i if p.bias_flag else j)
+    cdef float *c = p.c + i * p.rsc + j * p.csc
+    if p.csc == 1:
+        p.g.tile(m, n, k, a, rsa, csa, b, rsb, c, p.rsc, bias, flags | p.bias_flag)
+    else:
+        tile_apart(p, c, m, n, k, a, rsa, csa, b, rsb, bias, flags | p.bias_flag)
+
+
+cdef void narrow_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_t j0, Py_ssize_t j1) noexcept nogil:
+    """Few row tiles: for each panel of B all of them in turn, so that a panel is read or packed once."""
+    cdef float a_room[A_BLOCK + 16]
+    cdef float b_room[B_PANEL + 16]
+    cdef float *ap = aligned(a_room)
+    cdef float *bp = aligned(b_room)
+    cdef const float *bt
+    cdef Py_ssize_t wa = round_up(p.mr, p.g.lanes), tiles = (i1 - i0 + p.mr - 1) // p.mr
+    cdef Py_ssize_t k0 = 0, kk, t, i, j, mm, nn, rsb
+    cdef int flags
+    while True:
+        kk = min(p.kb, p.k - k0)
+        flags = (OM_GEMM_FIRST if k0 == 0 else 0) | (OM_GEMM_LAST if k0 + kk >= p.k else 0)
+        if p.pack_a:
+            for t in range(tiles):
+                i = i0 + t * p.mr
+                p.g.pack(p.a + i * p.rsa + k0 * p.csa, p.csa, p.rsa, kk, min(p.mr, i1 - i), ap + t * wa * kk)
+        j = j0
+        while j < j1:
+            nn = p.g.width(p.mr, j1 - j)
+            bt = p.b + k0 * p.rsb + j * p.csb
+            rsb = p.rsb
+            if p.pack_b or nn % p.g.lanes:
+                p.g.pack(bt, p.rsb, p.csb, kk, nn, bp)
+                bt = bp
+                rsb = round_up(nn, p.g.lanes)
+            for t in range(tiles):
+                i = i0 + t * p.mr
+                mm = min(p.mr, i1 - i)
+                if p.pack_a:
+                    tile(p, i, j, mm, nn, kk, ap + t * wa * kk, 1, round_up(mm, p.g.lanes), bt, rsb, flags)
+                else:
+                    tile(p, i, j, mm, nn, kk, p.a + i * p.rsa + k0 * p.csa, p.rsa, p.csa, bt, rsb, flags)
+            j += nn
+        k0 += kk
+        if k0 >= p.k:
+            break
+
+
+cdef inline float *panel(const Product *p, Py_ssize_t k0, Py_ssize_t kk, Py_ssize_t j) noexcept nogil:
+    """Where the panel of columns from j, steps from k0, stands in the packed B: blocks of k one after the other, panels within."""
+    return p.packed + k0 * round_up(p.n, p.g.lanes) + j * kk
+
+
+cdef void wide_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_t j0, Py_ssize_t j1) noexcept nogil:
+    """Many row tiles over a packed B: a panel of A is packed into L1 and meets every panel of B, which stream from L2."""
+    cdef float a_room[16 * K_BLOCK + 16]
+    cdef float *ap = aligned(a_room)
+    cdef const float *at
+    cdef Py_ssize_t k0 = 0, kk, i, j, mm, nn, rsa, csa
+    cdef int flags
+    while True:
+        kk = min(p.kb, p.k - k0)
+        flags = (OM_GEMM_FIRST if k0 == 0 else 0) | (OM_GEMM_LAST if k0 + kk >= p.k else 0)
+        i = i0
+        while i < i1:
+            mm = min(p.mr, i1 - i)
+            at = p.a + i * p.rsa + k0 * p.csa
+            rsa = p.rsa
+            csa = p.csa
+            if p.pack_a:
+                p.g.pack(at, csa, rsa, kk, mm, ap)
+                at = ap
+                rsa = 1
+                csa = round_up(mm, p.g.lanes)
+            j = j0
+            while j < j1:
+                nn = min(p.g.nr, j1 - j)
+                tile(p, i, j, mm, nn, kk, at, rsa, csa, panel(p, k0, kk, j), round_up(nn, p.g.lanes), flags)
+                j += nn
+            i += mm
+        k0 += kk
+        if k0 >= p.k:
+            break
+
+
+cdef void run_piece(void *context, Py_ssize_t piece) noexcept nogil:
+    cdef const Product *p = <const Product *>context
+    cdef Py_ssize_t i = piece // p.columns * p.mc, j = piece % p.columns * p.nc
+    if p.packed != NULL:
+        wide_piece(p, i, min(i + p.mc, p.m), j, min(j + p.nc, p.n))
+    else:
+        narrow_piece(p, i, min(i + p.mc, p.m), j, min(j + p.nc, p.n))
+
+
+cdef void pack_piece(void *context, Py_ssize_t piece) noexcept nogil:
+    """One piece of the packed B: nc columns of one block of k."""
+    cdef const Product *p = <const Product *>context
+    cdef Py_ssize_t k0 = piece // p.columns * p.kb, kk = min(p.kb, p.k - k0)
+    cdef Py_ssize_t j = piece % p.columns * p.nc, j1 = min(j + p.nc, p.n), nn
+    while j < j1:
+        nn = min(p.g.nr, j1 - j)
+        p.g.pack(p.b + k0 * p.rsb + j * p.csb, p.rsb, p.csb, kk, nn, panel(p, k0, kk, j))
+        j += nn
+
+
+cdef Py_ssize_t share(Py_ssize_t whole, Py_ssize_t most, Py_ssize_t unit) noexcept nogil:
+    """The even part of whole, in multiples of unit, that is at most about `most`."""
+    cdef Py_ssize_t units = (whole + unit - 1) // unit
+    cdef Py_ssize_t parts = (units * unit + most - 1) // most
+    return (units + parts - 1) // parts * unit
+
+
+cdef void plan(Product *p) noexcept nogil:
+    """Everything that the shape decides: roles, tile, block of k, what is packed, pieces."""
+    cdef const om_gemm *g = p.g
+    cdef Py_ssize_t tiles
+    tiles = max((p.m + g.mr - 1) // g.mr, 1)
+    p.mr = max((p.m + tiles - 1) // tiles, 1)
+    p.packed = NULL
+    p.pack_b = p.csb != 1
+    p.pack_a = p.n > 4 * g.nr
+    p.kb = K_BLOCK
+    if p.csb == 1 and tiles == 1 and not p.pack_b:
+        p.kb = 32
+    p.kb = min(p.kb, B_PANEL // g.width(p.mr, p.n) if p.n else p.kb)
+    if p.pack_a:
+        p.kb = min(p.kb, A_BLOCK // (min(tiles, NARROW_TILES) * round_up(p.mr, g.lanes)))
+    if p.k > 0:
+        p.kb = share(p.k, p.kb, 1)
+    if tiles > NARROW_TILES:
+        p.pack_b = True
+
+
+cdef bint is_wide(const Product *p) noexcept nogil:
+    return p.m > NARROW_TILES * p.g.mr
+
+
+cdef Py_ssize_t cut(Product *p, Py_ssize_t items) noexcept nogil:
+    """Cuts one of so many equal products: pieces of at least smallest_piece() elements' worth of work, about MOST_PIECES in all, whole
+    tiles. Returns the pieces of this one."""
+    cdef double madds = <double>p.m * p.n * max(p.k, 1)
+    cdef double least = max(<double>smallest_piece() * MADDS_PER_ELEMENT, madds * items / MOST_PIECES)
+    cdef Py_ssize_t width, rows
+    p.mc = p.m
+    p.nc = p.n
+    p.columns = 1
+    if madds < 2 * least:
+        return 1
+    if p.packed == NULL:
+        width = p.g.width(p.mr, p.n)
+        p.nc = share(p.n, max(<Py_ssize_t>(least / (<double>p.m * max(p.k, 1))), width), width)
+    else:
+        p.nc = share(p.n, WIDE_COLUMNS, p.g.nr)
+        rows = max(<Py_ssize_t>(least / (<double>p.nc * max(p.k, 1))), p.mr)
+        p.mc = share(p.m, rows, p.mr)
+    p.columns = (p.n + p.nc - 1) // p.nc
+    return p.columns * ((p.m + p.mc - 1) // p.mc)
+
+
+cdef int pack_whole(Product *p) noexcept nogil:
+    """Packs all of B for many pieces; the caller gives p.packed back."""
+    p.packed = <float *>take(<size_t>(round_up(p.n, p.g.lanes) * p.k) * sizeof(float))
+    if p.packed == NULL:
+        return -1
+    cdef Py_ssize_t blocks = (p.k + p.kb - 1) // p.kb
+    cdef double least = <double>smallest_piece() / max(p.kb, 1)
+    p.nc = share(p.n, max(<Py_ssize_t>least, p.g.nr), p.g.nr)
+    p.columns = (p.n + p.nc - 1) // p.nc
+    parallel(pack_piece, p, p.columns * blocks)
+    return 0
+
+
+cdef int multiply(Product *p) noexcept nogil:
+    if p.m == 0 or p.n == 0:
+        return 0
+    plan(p)
+    if is_wide(p) and p.k > 0 and pack_whole(p):
+        return -1
+    parallel(run_piece, p, cut(p, 1))
+    if p.packed != NULL:
+        give(p.packed)
+    return 0
+
+
+cdef void orient(Product *p, int mode, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const float *a, Py_ssize_t rsa, Py_ssize_t csa, const float *b,
+                 Py_ssize_t rsb, Py_ssize_t csb, float *c, Py_ssize_t rsc, const float *bias) noexcept nogil:
+    """States the product; a single column becomes a single row, since lanes run along rows of C."""
+    p.g = &table_of(mode).gemm
+    p.k = k
+    p.c = c
+    p.bias = bias
+    if n == 1 and m > 1:
+        p.m = n
+        p.n = m
+        p.a = b
+        p.rsa = csb
+        p.csa = rsb
+        p.b = a
+        p.rsb = csa
+        p.csb = rsa
+        p.rsc = 1
+        p.csc = rsc
+        p.bias_flag = OM_GEMM_BIAS_ROWS
+    else:
+        p.m = m
+        p.n = n
+        p.a = a
+        p.rsa = rsa
+        p.csa = csa
+        p.b = b
+        p.rsb = rsb
+        p.csb = csb
+        p.rsc = rsc
+        p.csc = 1
+        p.bias_flag = 0
+
+
+cdef int gemm(int mode, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const float *a, Py_ssize_t rsa, Py_ssize_t csa, const float *b, Py_ssize_t rsb,
+              Py_ssize_t csb, float *c, Py_ssize_t rsc, const float *bias) noexcept nogil:
+    cdef Product p
+    orient(&p, mode, m, n, k, a, rsa, csa, b, rsb, csb, c, rsc, bias)
+    return multiply(&p)
+
+
+# Products of one shape: item after item, or several small ones in a piece.
+cdef struct Batch:
+    Product p
+    int ndim
+    const Py_ssize_t *shape
+    const Py_ssize_t *sa
+    const Py_ssize_t *sb
+    Py_ssize_t items
+    Py_ssize_t group        # items in a piece, or 1
+    Py_ssize_t blocks       # pieces of one item, or 1
+
+
+cdef void select_item(const Batch *t, Py_ssize_t item, Product *p) noexcept nogil:
+    cdef Py_ssize_t rest = item, at
+    cdef int d
+    p[0] = t.p
+    p.c += item * t.p.m * t.p.n
+    for d in range(t.ndim - 1, -1, -1):
+        at = rest % t.shape[d]
+        rest //= t.shape[d]
+        p.a += at * t.sa[d]
+        p.b += at * t.sb[d]
+
+
+cdef void run_batch_piece(void *context, Py_ssize_t piece) noexcept nogil:
+    cdef const Batch *t = <const Batch *>context
+    cdef Product p
+    cdef Py_ssize_t item = piece // t.blocks * t.group, last = min(item + t.group, t.items)
+    while item < last:
+        select_item(t, item, &p)
+        if t.blocks > 1:
+            run_piece(&p, piece % t.blocks)
+        else:
+            run_whole(&p)
+        item += 1
+
+
+cdef void run_whole(Product *p) noexcept nogil:
+    """All of one product on this thread."""
+    cdef Py_ssize_t i = 0, rows = p.m if p.packed != NULL else NARROW_TILES * p.mr
+    while i < p.m:
+        if p.packed != NULL:
+            wide_piece(p, i, min(i + rows, p.m), 0, p.n)
+        else:
+            narrow_piece(p, i, min(i + rows, p.m), 0, p.n)
+        i += rows
+
+
+cdef int gemm_batched(int mode, int ndim, const Py_ssize_t *shape, const Py_ssize_t *sa, const Py_ssize_t *sb, Py_ssize_t m, Py_ssize_t n,
+                      Py_ssize_t k, const float *a, Py_ssize_t rsa, Py_ssize_t csa, const float *b, Py_ssize_t rsb, Py_ssize_t csb,
+                      float *c) noexcept nogil:
+    cdef Batch t
+    cdef Product p
+    cdef int d, status = 0
+    cdef Py_ssize_t i
+    cdef bint one_b = True
+    cdef double least
+    # Inner dimensions that only lengthen A, as in a batch of sequences times one weight, make one taller product.
+    while ndim > 0 and (shape[ndim - 1] == 1 or (sb[ndim - 1] == 0 and (m == 1 or sa[ndim - 1] == rsa * m))):
+        if shape[ndim - 1] > 1 and m == 1:
+            rsa = sa[ndim - 1]
+        m *= shape[ndim - 1]
+        ndim -= 1
+    t.items = 1
+    for d in range(ndim):
+        t.items *= shape[d]
+        one_b = one_b and (sb[d] == 0 or shape[d] == 1)
+    if m == 0 or n == 0 or t.items == 0:
+        return 0
+    orient(&t.p, mode, m, n, k, a, rsa, csa, b, rsb, csb, c, n, NULL)
+    if t.items == 1:
+        return multiply(&t.p)
+    t.ndim = ndim
+    t.shape = shape
+    t.sa = sb if t.p.bias_flag else sa
+    t.sb = sa if t.p.bias_flag else sb
+    one_b = one_b and not t.p.bias_flag
+    plan(&t.p)
+    least = <double>smallest_piece() * MADDS_PER_ELEMENT
+    if one_b and k > 0 and (t.p.pack_b or t.items * m > NARROW_TILES * t.p.mr):
+        if pack_whole(&t.p):
+            return -1
+    elif is_wide(&t.p) and <double>m * n * k > 4 * least:
+        for i in range(t.items):
+            select_item(&t, i, &p)
+            status = multiply(&p)
+            if status:
+                return status
+        return 0
+    t.blocks = 1
+    if t.p.packed != NULL or not is_wide(&t.p):
+        t.blocks = cut(&t.p, t.items)
+    t.group = 1
+    if t.blocks == 1:
+        least = max(least, <double>t.items * m * n * k / MOST_PIECES)
+        t.group = max(<Py_ssize_t>1, min(t.items, <Py_ssize_t>(least / max(<double>m * n * k, 1.0))))
+    parallel(run_batch_piece, &t, (t.items + t.group - 1) // t.group * t.blocks)
+    if t.p.packed != NULL:
+        give(t.p.packed)
+    return status
+
+
+def matmul_arrays(cnp.ndarray a, cnp.ndarray b, bias=None, mode=None, cnp.ndarray out=None):
+    """The product of two float32 matrices with any strides, into `out` if given; for tests and timings of the kernels alone."""
+    cdef Py_ssize_t m = cnp.PyArray_DIM(a, 0), k = cnp.PyArray_DIM(a, 1), n = cnp.PyArray_DIM(b, 1)
+    cdef cnp.ndarray e = bias
+    cdef cnp.npy_intp shape[2]
+    cdef int status, chosen = current_mode() if mode is None else mode
+    if cnp.PyArray_DIM(b, 0) != k:
+        raise ValueError(f"matmul_arrays: expected b to have {k} rows, got {cnp.PyArray_DIM(b, 0)}")
+    if out is None:
+        shape[0] = m
+        shape[1] = n
+        out = cnp.PyArray_EMPTY(2, shape, cnp.NPY_FLOAT32, 0)
+    with nogil:
+        status = gemm(chosen, m, n, k, <float *>cnp.PyArray_DATA(a), cnp.PyArray_STRIDE(a, 0) // 4, cnp.PyArray_STRIDE(a, 1) // 4,
+                      <float *>cnp.PyArray_DATA(b), cnp.PyArray_STRIDE(b, 0) // 4, cnp.PyArray_STRIDE(b, 1) // 4,
+                      <float *>cnp.PyArray_DATA(out), cnp.PyArray_STRIDE(out, 0) // 4,
+                      <float *>cnp.PyArray_DATA(e) if e is not None else NULL)
+    if status:
+        raise MemoryError("matmul_arrays: no memory for the packed operand")
+    return out
+
+
+def batched_arrays(cnp.ndarray a, cnp.ndarray b, mode=None):
+    """Products of two float32 arrays [batch..., m, k] and [batch..., k, n] with equal batch shapes and any strides; for tests."""
+    cdef int ndim = cnp.PyArray_NDIM(a) - 2, d, status, chosen = current_mode() if mode is None else mode
+    cdef Py_ssize_t shape[32]
+    cdef Py_ssize_t sa[32]
+    cdef Py_ssize_t sb[32]
+    cdef Py_ssize_t m = cnp.PyArray_DIM(a, ndim), k = cnp.PyArray_DIM(a, ndim + 1), n = cnp.PyArray_DIM(b, ndim + 1)
+    cdef cnp.ndarray out = np.empty((*(<object>a).shape[:ndim], m, n), np.float32)
+    for d in range(ndim):
+        shape[d] = cnp.PyArray_DIM(a, d)
+        sa[d] = cnp.PyArray_STRIDE(a, d) // 4
+        sb[d] = cnp.PyArray_STRIDE(b, d) // 4
+    with nogil:
+        status = gemm_batched(chosen, ndim, shape, sa, sb, m, n, k, <float *>cnp.PyArray_DATA(a), cnp.PyArray_STRIDE(a, ndim) // 4,
+                              cnp.PyArray_STRIDE(a, ndim + 1) // 4, <float *>cnp.PyArray_DATA(b), cnp.PyArray_STRIDE(b, ndim) // 4,
+                              cnp.PyArray_STRIDE(b, ndim + 1) // 4, <float *>cnp.PyArray_DATA(out))
+    if status:
+        raise MemoryError("batched_arrays: no memory for the packed operand")
+    return out
