@@ -27,11 +27,15 @@ def run_page(text, name):
         exec(compile(block, name, "exec"), namespace)
 
 
+def tool(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def dev_commands():
-    spec = importlib.util.spec_from_file_location("dev", ROOT / "tools" / "dev.py")
-    dev = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(dev)
-    return {command.__name__ for command in dev.COMMANDS}
+    return {command.__name__ for command in tool("dev").COMMANDS}
 
 
 def unknown_commands(text):
@@ -77,6 +81,11 @@ def test_each_page_can_be_reached_from_the_index():
     index = (ROOT / "docs" / "index.md").read_text()
     linked = set(re.findall(r"\]\(([\w-]+\.md)", index))
     assert {p.name for p in (ROOT / "docs").glob("*.md")} - {"index.md"} == linked
+
+
+@pytest.mark.parametrize("name", tool("gen_docs").PAGES)
+def test_generated_page_is_fresh(name):
+    assert (ROOT / "docs" / name).read_text() == tool("gen_docs").PAGES[name](), "run: python3 tools/dev.py docs"
 
 
 PAGE = """# A page

@@ -177,6 +177,12 @@ def types(args):
     return run(PYTHON, "-m", "pytest", "tests/test_typing.py", *args, check=False).returncode
 
 
+def docs(args):
+    """write the pages that are made from the lists in the code"""
+    ready("demo", "test")
+    return run(PYTHON, "tools/gen_docs.py", check=False).returncode
+
+
 def wheel(args):
     """sdist, a wheel from it, auditwheel, an empty environment, the tests against the installed wheel"""
     ready("test")
@@ -254,7 +260,7 @@ def size(args):
     return int(any(value > bound for _, value, bound in rows))
 
 
-COMMANDS = (build, demo, test, lint, types, wheel, size, sanitize, neon)
+COMMANDS = (build, demo, test, lint, types, docs, wheel, size, sanitize, neon)
 
 
 def main(argv):
