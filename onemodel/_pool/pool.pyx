@@ -65,6 +65,7 @@ cdef int raise_no_memory(size_t nbytes) except -1:
 
 
 @cython.final
+@cython.auto_pickle(False)
 @cython.no_gc       # owner is the only object: a cycle through foreign memory is refused for an untracked, cheaper object
 @cython.freelist(512)
 cdef class Storage:
@@ -76,6 +77,7 @@ cdef class Storage:
 
 
 @cython.final
+@cython.auto_pickle(False)
 @cython.no_gc       # holds a Storage alone, which cannot be part of a cycle
 @cython.freelist(64)
 cdef class Export:
@@ -180,6 +182,7 @@ cdef void leave_stack(ActivationScope scope) noexcept:
 
 
 @cython.final
+@cython.auto_pickle(False)
 cdef class ActivationScope:
     """Returns the memory of operator results made inside it when it closes.
 
