@@ -30,8 +30,8 @@
 enum { LINE = 64, STEPS_PER_DOUBLING = 8, CLASSES = 320, WORDS = CLASSES / 64 };
 enum { USED = 0x55534544, PARKED = 0x5041524b, LOOSE = 0x4c4f4f53, END = 0x454e4420 };
 
-/* No machine has more; below this bound no sum of sizes can overflow. */
-static const size_t LARGEST_REQUEST = (size_t)1 << 46;
+/* The bins end here; far below it no sum of sizes can overflow. */
+static const size_t LARGEST_CLASS = (size_t)1 << 46;
 static const size_t HUGE_PAGE = (size_t)2 << 20;
 static const size_t SMALL_SLACK = (size_t)2 << 20;
 
@@ -65,7 +65,7 @@ static int64_t age = (int64_t)1 << 22;
 static int64_t next_ageing = (int64_t)1 << 20;
 static int64_t high_water; /* of outstanding bytes, since the last trim */
 static int poison;
-static size_t page_size, reservation;
+static size_t page_size, reservation, largest_request;
 
 const om_pool_counter om_pool_counters[OM_POOL_COUNTER_COUNT] = {
 #define OM_POOL_NAME(name, doc) {#name, doc},
@@ -105,6 +105,8 @@ __attribute__((constructor)) static void start(void) {
     poison = wish != NULL && *wish != '\0' && strcmp(wish, "0") != 0;
     page_size = (size_t)sysconf(_SC_PAGESIZE);
     reservation = ((size_t)sysconf(_SC_PHYS_PAGES) * page_size) & ~(HUGE_PAGE - 1);
+    /* A system that promises more than it has would kill the process at the first write instead of refusing. */
+    largest_request = reservation < LARGEST_CLASS / 2 ? 2 * reservation : LARGEST_CLASS;
     struct rlimit addresses;
     if (getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY && reservation > addresses.rlim_cur / 4)
         reservation = (size_t)addresses.rlim_cur / 4 & ~(HUGE_PAGE - 1); /* others in this process need addresses too */
@@ -405,7 +407,7 @@ static void hold_slack(void) {
 }
 
 void *om_take(size_t nbytes) {
-    if (nbytes > LARGEST_REQUEST) return NULL;
+    if (nbytes > largest_request) return NULL;
     uint32_t class = class_up(nbytes);
     lock_pool();
     if (++stats.requests >= next_ageing) {
