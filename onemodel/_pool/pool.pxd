@@ -25,6 +25,10 @@ cdef class Storage:
 # A new block; scoped=True ties it to the innermost open ActivationScope of this thread, if any. MemoryError says asked, in use, cached.
 cdef Storage new_storage(Py_ssize_t nbytes, bint scoped)
 cdef Storage foreign_storage(void *data, Py_ssize_t nbytes, object owner, bint readonly)
+# Between these two calls nothing is tied to the scopes that were open before: the engine's temporaries and gradients belong to none.
+# Scopes opened in between work as ever. suspend returns what resume takes; the calls nest.
+cdef void *suspend_scopes() noexcept
+cdef void resume_scopes(void *before) noexcept
 # Raises ScopeClosedError naming the operator and what to do.
 cdef int raise_closed(str op) except -1
 cdef void pin(Storage s) noexcept

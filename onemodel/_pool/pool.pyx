@@ -36,6 +36,12 @@ cdef extern from "scopes.h":
     void om_scopes_drop(void *scopes)
     void *om_scopes_top()
 
+cdef extern from *:
+    """
+    static _Thread_local void *om_scope_barrier; /* the innermost scope when scopes were suspended; nothing is tied to it meanwhile */
+    """
+    void *om_scope_barrier
+
 
 cdef void *take(size_t nbytes) noexcept nogil:
     return om_take(nbytes)
@@ -97,7 +103,7 @@ cdef Storage new_storage(Py_ssize_t nbytes, bint scoped):
     s.nbytes = nbytes
     if scoped:
         scope = om_scopes_top()
-        if scope != NULL:
+        if scope != NULL and scope != om_scope_barrier:
             tie(<ActivationScope>scope, s)
     return s
 
@@ -117,6 +123,18 @@ cdef Storage foreign_storage(void *data, Py_ssize_t nbytes, object owner, bint r
     s.owner = owner
     s.readonly = readonly
     return s
+
+
+cdef void *suspend_scopes() noexcept:
+    global om_scope_barrier
+    cdef void *before = om_scope_barrier
+    om_scope_barrier = om_scopes_top()
+    return before
+
+
+cdef void resume_scopes(void *before) noexcept:
+    global om_scope_barrier
+    om_scope_barrier = before
 
 
 cdef int raise_closed(str op) except -1:

@@ -1,0 +1,66 @@
+"""Runs operators written as Python classes: one record per call, its forward with recording off.
+
+The record is the `ctx` that forward and backward get. Holds no operator.
+"""
+
+from onemodel._kernels.table cimport current_mode
+from onemodel.tensor cimport FLOAT32, Record, Rule, Tensor, alias, bind, data_of, densely, edge_of, recording, set_recording, set_saved
+
+from onemodel._kernels.table import get_mode_override, set_mode_override
+
+
+cdef class PythonRule(Rule):
+    """Backward through `op.backward(ctx, g)`, in the arithmetic mode the record was made in; g is contiguous."""
+    cdef object op
+
+    cdef object backward(self, Record r, Tensor g):
+        cdef int mode = current_mode()
+        if mode == r.mode:
+            return self.op.backward(r, densely(g, self.name))
+        override = get_mode_override()
+        set_mode_override(r.mode)
+        try:
+            return self.op.backward(r, densely(g, self.name))
+        finally:
+            set_mode_override(override)
+
+
+def rule_of(op):
+    """The rule that runs an operator class backward."""
+    cdef PythonRule rule = PythonRule.__new__(PythonRule)
+    rule.op = op
+    rule.name = op.name
+    return rule
+
+
+def apply_op(op, tuple args, dict kwargs):
+    """op.forward(ctx, *args, **kwargs), recorded. The tensor arguments, in order of position and then of keyword, are its inputs."""
+    cdef Record r = Record.__new__(Record)
+    cdef list inputs = [a for a in args if isinstance(a, Tensor)]
+    cdef bint was_recording = recording(), wants = False
+    cdef Tensor t, out
+    if kwargs:
+        inputs += [a for a in kwargs.values() if isinstance(a, Tensor)]
+    r.rule = <Rule>op._rule
+    r.mode = current_mode()
+    for t in inputs:
+        data_of(t, r.rule.name)
+        wants = wants or t.wants_grad
+    r.edges = tuple([edge_of(<Tensor>t) for t in inputs])
+    set_recording(False)
+    try:
+        result = op.forward(r, *args, **kwargs)
+    finally:
+        set_recording(was_recording)
+    if not isinstance(result, Tensor):
+        raise TypeError(f"{r.rule.name}: forward must return one Tensor, got {type(result).__name__}")
+    out = <Tensor>result
+    # An input handed through, or a result somebody recorded, keeps its own place in the graph.
+    if out.wants_grad or any([out is t for t in inputs]):
+        out = alias(out)
+    if not (wants and was_recording and op.differentiable and out.code == FLOAT32):
+        return out
+    if r.saved is not None and any([s is result for s in r.saved]):
+        set_saved(r, tuple([alias(out) if s is result else s for s in r.saved]))  # the result itself would be a cycle
+    bind(out, r)
+    return out

@@ -1,0 +1,410 @@
+"""Views: other geometries on the same storage, and their rules. A copy is made only where no strides can express the result.
+
+Every function takes a tensor and returns a recorded view; gradients go back by the inverse geometry, without a pass over memory
+where that is possible (permute, flip, reshape, expand) and by a copy into zeros where it is not (slice, select).
+"""
+
+from libc.string cimport memset
+
+from onemodel.rules cimport edge_shape
+from onemodel.tensor cimport (FLOAT32, MAX_NDIM, Record, Rule, Tensor, alias, attach, checked_count, copy_into, data_of, densely, edge_of,
+                              new_tensor, new_view, normal_axis, read_shape, recording, shape_tuple)
+from onemodel._kernels.table cimport current_mode
+
+from onemodel.arrays import code_of
+from onemodel.errors import ShapeError
+
+
+cdef inline Tensor recorded(Tensor out, Tensor x, Rule rule, object attributes):
+    if x.wants_grad and recording():
+        attach(out, rule, (edge_of(x),), None, attributes, current_mode())
+    return out
+
+
+cdef tuple sizes_of(tuple sizes, str op):
+    """One sequence or several integers, as torch takes them."""
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        return tuple(sizes[0])
+    return sizes
+
+
+# ---- reshape, squeeze, unsqueeze, flatten, contiguous: the elements stay in order ----
+
+cdef class ReshapeRule(Rule):
+    cdef object backward(self, Record r, Tensor g):
+        cdef Py_ssize_t[MAX_NDIM] dims
+        cdef int rank = edge_shape(r.edges[0], dims)
+        return reshaped(g, rank, dims, self.name)
+
+
+cdef bint view_steps(Tensor x, int rank, const Py_ssize_t *dims, Py_ssize_t *steps) noexcept:
+    """Strides that show x's elements in a new shape, if there are any: each run of old dimensions that lies evenly in memory
+    is cut anew."""
+    cdef Py_ssize_t[MAX_NDIM] old_dims
+    cdef Py_ssize_t[MAX_NDIM] old_steps
+    cdef int old = 0, i, first = 0, end, to = 0, k
+    cdef Py_ssize_t have, want, step
+    if x.count == 0:
+        step = 1
+        for i in range(rank - 1, -1, -1):
+            steps[i] = step
+            step *= max(dims[i], 1)
+        return True
+    for i in range(x.rank):
+        if x.dims[i] != 1:
+            old_dims[old] = x.dims[i]
+            old_steps[old] = x.steps[i]
+            old += 1
+    while first < old:
+        if to >= rank:
+            return False
+        end = first + 1
+        have = old_dims[first]
+        i = to
+        want = dims[i]
+        while have != want:  # widen either side until both runs hold as many elements
+            if want < have:
+                i += 1
+                want *= dims[i]
+            else:
+                have *= old_dims[end]
+                end += 1
+        for k in range(first, end - 1):
+            if old_steps[k] != old_steps[k + 1] * old_dims[k + 1]:
+                return False
+        step = old_steps[end - 1]
+        for k in range(i, to - 1, -1):
+            steps[k] = step
+            step *= dims[k]
+        to = i + 1
+        first = end
+    for k in range(to, rank):
+        steps[k] = 1
+    return True
+
+
+cdef Tensor reshaped(Tensor x, int rank, const Py_ssize_t *dims, str op):
+    cdef Py_ssize_t[MAX_NDIM] steps
+    data_of(x, op)
+    if view_steps(x, rank, dims, steps):
+        return new_view(x, rank, dims, steps, x.offset)
+    cdef Tensor copy = densely(x, op)
+    view_steps(copy, rank, dims, steps)
+    return new_view(copy, rank, dims, steps, 0)
+
+
+cdef ReshapeRule RESHAPE = ReshapeRule()
+RESHAPE.name = "reshape"
+
+
+def reshape(Tensor x not None, *shape):
+    """The elements in another shape; one size may be -1."""
+    cdef tuple sizes = sizes_of(shape, "reshape")
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef Py_ssize_t known = 1
+    cdef int rank = <int>len(sizes), free = -1, i
+    if len(sizes) > MAX_NDIM:
+        raise ShapeError(f"reshape: {len(sizes)} dimensions; at most {MAX_NDIM} are supported")
+    for i in range(rank):
+        try:
+            dims[i] = sizes[i]
+        except OverflowError:
+            raise ShapeError(f"reshape: a size in {sizes} does not fit 64 bits") from None
+        if dims[i] == -1 and free < 0:
+            free = i
+            dims[i] = 1
+        elif dims[i] < 0:
+            raise ShapeError(f"reshape: expected sizes of 0 or more and at most one -1, got {sizes}")
+    try:
+        known = checked_count(rank, dims)
+    except MemoryError:
+        raise ShapeError(f"reshape: shape {sizes} does not hold the {x.count} elements of shape {x.shape}") from None
+    if free >= 0:
+        if known == 0:
+            raise ShapeError(f"reshape: the -1 in {sizes} is ambiguous beside a size of 0; write the size out")
+        dims[free] = x.count // known
+        known *= dims[free]
+    if known != x.count:
+        raise ShapeError(f"reshape: shape {sizes} does not hold the {x.count} elements of shape {x.shape}")
+    return recorded(reshaped(x, rank, dims, "reshape"), x, RESHAPE, None)
+
+
+def squeeze(Tensor x not None, dim=None):
+    """Without dimensions of size 1: all of them, or those named (of another size: unchanged)."""
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef Py_ssize_t[MAX_NDIM] steps
+    cdef int rank = 0, i
+    cdef Py_ssize_t mask = 0
+    if dim is None:
+        mask = -1
+    else:
+        for d in dim if isinstance(dim, (tuple, list)) else (dim,):
+            mask |= <Py_ssize_t>1 << normal_axis(d, x.rank, "squeeze")
+    data_of(x, "squeeze")
+    for i in range(x.rank):
+        if x.dims[i] != 1 or not mask >> i & 1:
+            dims[rank] = x.dims[i]
+            steps[rank] = x.steps[i]
+            rank += 1
+    return recorded(new_view(x, rank, dims, steps, x.offset), x, RESHAPE, None)
+
+
+def unsqueeze(Tensor x not None, dim):
+    """A new dimension of size 1 before dimension `dim` (from -rank-1 to rank)."""
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef Py_ssize_t[MAX_NDIM] steps
+    cdef Py_ssize_t at = normal_axis(dim, x.rank + 1, "unsqueeze")
+    cdef int i
+    if x.rank == MAX_NDIM:
+        raise ShapeError(f"unsqueeze: more than {MAX_NDIM} dimensions")
+    data_of(x, "unsqueeze")
+    for i in range(x.rank + 1):
+        if i == at:
+            dims[i] = 1
+            steps[i] = 1
+        else:
+            dims[i] = x.dims[i - (i > at)]
+            steps[i] = x.steps[i - (i > at)]
+    return recorded(new_view(x, x.rank + 1, dims, steps, x.offset), x, RESHAPE, None)
+
+
+def flatten(Tensor x not None, start_dim=0, end_dim=-1):
+    """Dimensions start_dim to end_dim joined into one."""
+    cdef Py_ssize_t first = normal_axis(start_dim, x.rank, "flatten"), last = normal_axis(end_dim, x.rank, "flatten")
+    if first > last:
+        raise ShapeError(f"flatten: start_dim {start_dim} lies behind end_dim {end_dim}")
+    cdef tuple shape = x.shape
+    cdef Py_ssize_t joined = 1
+    for size in shape[first:last + 1]:
+        joined *= size
+    return reshape(x, shape[:first] + (joined,) + shape[last + 1:])
+
+
+def contiguous(Tensor x not None):
+    """The tensor itself if it is contiguous, else a contiguous copy."""
+    data_of(x, "contiguous")
+    return x if x.dense else recorded(densely(x, "contiguous"), x, RESHAPE, None)
+
+
+def clone(Tensor x not None):
+    """A contiguous copy."""
+    cdef Tensor out = new_tensor(x.code, x.rank, x.dims, True)
+    copy_into(out, x, "clone")
+    return recorded(out, x, RESHAPE, None)
+
+
+# ---- permute, transpose ----
+
+cdef class PermuteRule(Rule):
+    cdef object backward(self, Record r, Tensor g):
+        return permuted(g, r.attributes)
+
+
+cdef Tensor permuted(Tensor x, tuple axes):
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef Py_ssize_t[MAX_NDIM] steps
+    cdef int i
+    for i in range(x.rank):
+        dims[i] = x.dims[<int>axes[i]]
+        steps[i] = x.steps[<int>axes[i]]
+    return new_view(x, x.rank, dims, steps, x.offset)
+
+
+cdef PermuteRule PERMUTE = PermuteRule()
+PERMUTE.name = "permute"
+
+
+cdef Tensor permute_recorded(Tensor x, tuple axes, str op):
+    data_of(x, op)
+    cdef list inverse = [0] * x.rank
+    for i, axis in enumerate(axes):
+        inverse[axis] = i
+    return recorded(permuted(x, axes), x, PERMUTE, tuple(inverse))
+
+
+def permute(Tensor x not None, *dims):
+    """The dimensions in another order."""
+    cdef tuple order = sizes_of(dims, "permute")
+    cdef tuple axes = tuple([normal_axis(d, x.rank, "permute") for d in order])
+    if len(axes) != x.rank or len(set(axes)) != x.rank:
+        raise ShapeError(f"permute: expected each of the {x.rank} dimensions once, got {order}")
+    return permute_recorded(x, axes, "permute")
+
+
+def transpose(Tensor x not None, dim0, dim1):
+    """Two dimensions swapped."""
+    a, b = normal_axis(dim0, x.rank, "transpose"), normal_axis(dim1, x.rank, "transpose")
+    axes = list(range(x.rank))
+    if axes:
+        axes[a], axes[b] = b, a
+    return permute_recorded(x, tuple(axes), "transpose")
+
+
+def reverse_dims(Tensor x not None):
+    """`t.T`: all dimensions in reverse order."""
+    return permute_recorded(x, tuple(range(x.rank - 1, -1, -1)), "T")
+
+
+# ---- expand, flip ----
+
+cdef class ExpandRule(Rule):
+    cdef object backward(self, Record r, Tensor g):
+        return g  # the engine sums over what was stretched
+
+
+cdef ExpandRule EXPAND = ExpandRule()
+EXPAND.name = "expand"
+
+
+def expand(Tensor x not None, *shape):
+    """Dimensions of size 1 stretched without a copy (stride 0), new ones in front; -1 keeps a size."""
+    cdef tuple sizes = sizes_of(shape, "expand")
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef Py_ssize_t[MAX_NDIM] steps
+    cdef int rank = <int>len(sizes), lead = rank - x.rank, i
+    if lead < 0:
+        raise ShapeError(f"expand: {rank} sizes for the {x.rank} dimensions of shape {x.shape}")
+    read_shape(tuple([x.dims[i - lead] if size == -1 and i >= lead else size for i, size in enumerate(sizes)]), dims, "expand")
+    checked_count(rank, dims)
+    data_of(x, "expand")
+    for i in range(rank):
+        if i < lead:
+            steps[i] = 0
+        elif x.dims[i - lead] == dims[i]:
+            steps[i] = x.steps[i - lead]
+        elif x.dims[i - lead] == 1:
+            steps[i] = 0
+        else:
+            raise ShapeError(f"expand: size {x.dims[i - lead]} in dimension {i - lead} of shape {x.shape} cannot become {dims[i]}; only 1 stretches")
+    return recorded(new_view(x, rank, dims, steps, x.offset), x, EXPAND, None)
+
+
+cdef class FlipRule(Rule):
+    cdef object backward(self, Record r, Tensor g):
+        return flipped(g, r.attributes)
+
+
+cdef Tensor flipped(Tensor x, Py_ssize_t mask):
+    cdef Py_ssize_t[MAX_NDIM] steps
+    cdef Py_ssize_t offset = x.offset
+    cdef int i
+    for i in range(x.rank):
+        steps[i] = x.steps[i]
+        if mask >> i & 1 and x.count:
+            offset += (x.dims[i] - 1) * x.steps[i]
+            steps[i] = -steps[i]
+    return new_view(x, x.rank, x.dims, steps, offset)
+
+
+cdef FlipRule FLIP = FlipRule()
+FLIP.name = "flip"
+
+
+def flip(Tensor x not None, *dims):
+    """The order of elements reversed along the named dimensions, as a view."""
+    cdef Py_ssize_t mask = 0, bit
+    for d in sizes_of(dims, "flip"):
+        bit = <Py_ssize_t>1 << normal_axis(d, x.rank, "flip")
+        if mask & bit:
+            raise ShapeError(f"flip: dimension {d} is named twice")
+        mask |= bit
+    data_of(x, "flip")
+    return recorded(flipped(x, mask if x.rank else 0), x, FLIP, mask)
+
+
+# ---- slice, select and every combination of them that indexing writes ----
+
+cdef class SliceRule(Rule):
+    """attributes: (start, step, length) per input dimension. The gradient goes back into zeros."""
+    cdef object backward(self, Record r, Tensor g):
+        cdef Py_ssize_t[MAX_NDIM] dims
+        cdef Py_ssize_t[MAX_NDIM] lengths
+        cdef int rank = edge_shape(r.edges[0], dims), i
+        cdef Tensor dx = new_tensor(FLOAT32, rank, dims, False)
+        memset(dx.storage.data, 0, dx.count * 4)
+        cdef Tensor window = sliced(dx, <tuple>r.attributes)
+        for i in range(rank):
+            lengths[i] = window.dims[i]
+        copy_into(window, reshaped(g, rank, lengths, "slice"), "slice")
+        return dx
+
+
+cdef Tensor sliced(Tensor x, tuple ranges):
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef Py_ssize_t[MAX_NDIM] steps
+    cdef Py_ssize_t offset = x.offset, start, step
+    cdef int i
+    for i in range(x.rank):
+        start, step, dims[i] = ranges[i]
+        if dims[i] > 0:  # an empty range computes no address
+            offset += start * x.steps[i]
+        steps[i] = x.steps[i] * step if dims[i] > 1 else 1
+    return new_view(x, x.rank, dims, steps, offset)
+
+
+cdef SliceRule SLICE = SliceRule()
+SLICE.name = "slice"
+SLICE_OP, SELECT_OP = "slice", "select"
+
+
+def slice_view(Tensor x not None, tuple ranges, tuple shape, str op):
+    """x restricted to `ranges`, one (start, step, length) per dimension, in the shape `shape`, which differs by sizes of 1 only."""
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef int rank = read_shape(shape, dims, op)
+    data_of(x, op)
+    return recorded(reshaped(sliced(x, ranges), rank, dims, op), x, SLICE, ranges)
+
+
+def slice_range(start, stop, step, Py_ssize_t size, str op):
+    """(start, step, length) of a Python slice over `size` elements; only positive steps."""
+    if step is not None and step <= 0:
+        raise ValueError(f"{op}: the step must be positive, got {step}; use flip for the reverse order")
+    for bound in (start, stop, step):
+        if bound is not None and not hasattr(bound, "__index__"):
+            raise TypeError(f"{op}: slice bounds must be integers or None, got {type(bound).__name__}")
+    first, end, by = slice(start, stop, step).indices(size)
+    return first, min(by, max(size, 1)), max(0, (end - first + by - 1) // by)
+
+
+def whole(Tensor x not None):
+    return [(0, 1, size) for size in x.shape]
+
+
+def select(Tensor x not None, dim, index):
+    """One index along a dimension, which disappears."""
+    if x.rank == 0:
+        raise IndexError("select: a 0-d tensor has no dimension to select from")
+    cdef Py_ssize_t axis = normal_axis(dim, x.rank, "select")
+    i = index.__index__()
+    if not -x.dims[axis] <= i < x.dims[axis]:
+        raise IndexError(f"select: index {i} is out of range for size {x.dims[axis]} of dimension {dim}")
+    ranges, shape = whole(x), x.shape
+    ranges[axis] = (i % x.dims[axis], 1, 1)
+    return slice_view(x, tuple(ranges), shape[:axis] + shape[axis + 1:], "select")
+
+
+def slice_(Tensor x not None, dim=0, start=None, end=None, step=1):
+    """Elements start, start + step, ... below end of one dimension, as a view; bounds as Python's slices take them."""
+    if x.rank == 0:
+        raise IndexError("slice: a 0-d tensor has no dimension to slice")
+    cdef Py_ssize_t axis = normal_axis(dim, x.rank, "slice")
+    ranges, shape = whole(x), list(x.shape)
+    ranges[axis] = slice_range(start, end, step, x.dims[axis], "slice")
+    shape[axis] = ranges[axis][2]
+    return slice_view(x, tuple(ranges), tuple(shape), "slice")
+
+
+# ---- cast ----
+
+def cast(Tensor x not None, dtype):
+    """The values in another type. float32 to an integer truncates, saturates, and makes 0 of NaN; no gradient passes an integer."""
+    cdef int code = code_of(dtype)
+    if code == x.code:
+        data_of(x, "cast")
+        return x
+    cdef Tensor out = new_tensor(code, x.rank, x.dims, True)
+    copy_into(out, x, "cast")
+    return out
+
+
+RULES = {rule.name: rule for rule in (RESHAPE, PERMUTE, EXPAND, FLIP, SLICE)}
