@@ -11,7 +11,7 @@ broadcast-undoing sums, accumulation and the checks of saved tensors are done he
 from cpython.object cimport PyObject
 
 from onemodel._kernels.elementwise cimport MAP2, MAX_DIMS, Operand, map_flat, map_strided
-from onemodel._kernels.reduce cimport reduce as reduce_kernel
+from onemodel._kernels.reduce cimport SUM, reduce as reduce_kernel
 from onemodel._kernels.table cimport current_mode, om_fp_enter, om_fp_leave, row_index, table_of
 from onemodel._pool.pool cimport pin, raise_closed, resume_scopes, suspend_scopes, unpin
 from onemodel.arrays cimport as_tensor
@@ -24,7 +24,6 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *o)
 
 cdef Py_ssize_t ADD = row_index("map2", "add")
-cdef Py_ssize_t SUM = row_index("reduce", "sum")
 cdef Py_ssize_t passes = 0          # identities of backward passes
 
 

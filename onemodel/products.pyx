@@ -5,16 +5,14 @@ with stride 0. Holds no loop over elements.
 """
 
 from onemodel._kernels.gemm cimport gemm, gemm_batched
-from onemodel._kernels.reduce cimport reduce as reduce_kernel
-from onemodel._kernels.table cimport current_mode, row_index
+from onemodel._kernels.reduce cimport SUM, reduce as reduce_kernel
+from onemodel._kernels.table cimport current_mode
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
 from onemodel.rules cimport broadcast_shape, edge_shape
 from onemodel.tensor cimport (FLOAT32, MAX_NDIM, Record, Rule, Tensor, attach, data_of, densely, edge_of, new_tensor, new_view, recording,
                               shape_tuple)
 
 from onemodel.errors import ShapeError
-
-cdef Py_ssize_t SUM = row_index("reduce", "sum")
 
 
 cdef struct Matrix:             # a batch of matrices as the GEMM sees it

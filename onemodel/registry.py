@@ -40,12 +40,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Input:
-    """A test tensor: seeded values of a shape, or `data`; `requires_grad` where the operator has a gradient for it."""
+    """A test tensor: seeded values of a shape, evenly from low to high, or `data`; made in a memory layout.
+
+    layout: "plain", "transposed" (dimensions reversed in memory), "strided" (every second element), "expanded" (first
+    dimension stretched from 1), "flipped" (last dimension backwards). requires_grad: it is float32 and is differentiated.
+    """
 
     shape: tuple = ()
     low: float = -2.0
     high: float = 2.0
     dtype: str = "float32"
+    layout: str = "plain"
     data: Any = None
     requires_grad: bool = True
 
@@ -115,7 +120,8 @@ def register(cls: type[Op]) -> type[Op]:
     cls.differentiable = not cls.why_not_differentiable
     cls._rule = rule_of(cls)
     for rule in rules(cls):
-        rule.name = name
+        if isinstance(rule, Map):
+            rule.name = name
     OPS[name] = cls
     return cls
 
@@ -128,7 +134,7 @@ def rules(cls: type[Op]) -> Iterable[Any]:
 
 
 def snake(name: str) -> str:
-    """ArgMax -> arg_max is not wanted: class names are the operator's words, MaxPool2d -> max_pool2d."""
+    """The operator's name from its class name: LogSoftmax -> log_softmax."""
     words: list[str] = []
     for letter in name:
         if letter.isupper() and words and words[-1][-1:].islower():

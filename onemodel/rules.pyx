@@ -2,7 +2,7 @@
 
 An operator class states its kernels in words, `Map("div a b", a="div g b", b="div_bwd_b a b g")`: the first string names the
 forward row and its inputs, each keyword the row that makes the gradient of that input from the inputs, the output `y` and the
-incoming gradient `g` (a bare "g" passes it on). What must be saved follows from the operands the needed gradients name.
+incoming gradient `g` (a bare "g" passes it on; `zero` is the number 0). What must be saved follows from the operands the needed gradients name.
 Holds no shapes beyond broadcasting and no loops.
 """
 
@@ -22,24 +22,18 @@ from onemodel.arrays import array_view
 from onemodel.errors import ShapeError
 
 cdef enum:
-    MAX_INPUTS = 4
     OUTPUT = 4              # operand code of y; inputs are 0 to 3
     GRADIENT = 5            # operand code of g
+    ZERO = 6                # operand code of the number 0
     NO_GRADIENT = 0
     PASS_ON = 1
     KERNEL = 2
     WITHOUT_GIL = 16384     # elements from which other Python threads may run meanwhile
 
+cdef Tensor zero = as_tensor(0.0, FLOAT32, "where")
+
 SIGNATURES = {"map1": MAP1, "map2": MAP2, "map3": MAP3, "map4": MAP4, "compare": COMPARE, "select": SELECT}
 ARITY = {MAP1: 1, MAP2: 2, MAP3: 3, MAP4: 4, COMPARE: 2, SELECT: 3}
-
-cdef struct Slope:                   # how the gradient of one input is made
-    int kind
-    int signature
-    Py_ssize_t row
-    int operands
-    int[MAX_INPUTS] operand
-    int uses                         # bit per operand code that must be saved
 
 
 cdef int edge_shape(object edge, Py_ssize_t *dims) noexcept:
@@ -86,13 +80,6 @@ cdef int broadcast_shape(tuple tensors, Py_ssize_t *dims, str op) except -1:
 cdef class Map(Rule):
     """Element-wise operator as kernel rows; see the module's docstring. `integer` computes other types than float32 with NumPy
     (called with arrays and out=); without it they raise TypeError."""
-    cdef int signature
-    cdef Py_ssize_t row
-    cdef int inputs
-    cdef Slope[MAX_INPUTS] slopes
-    cdef readonly object integer
-    cdef readonly str words
-
     def __init__(self, str forward, *, integer=None, **backward):
         name, *inputs = forward.split()
         kernels = rows()
@@ -103,7 +90,7 @@ cdef class Map(Rule):
         self.inputs = <int>len(inputs)
         if self.inputs != ARITY[self.signature]:
             raise ValueError(f"Map({forward!r}): kernel {name} takes {ARITY[self.signature]} inputs")
-        operand_codes = {word: i for i, word in enumerate(inputs)} | {"y": OUTPUT, "g": GRADIENT}
+        operand_codes = {word: i for i, word in enumerate(inputs)} | {"y": OUTPUT, "g": GRADIENT, "zero": ZERO}
         for word, rule in backward.items():
             if word not in inputs:
                 raise ValueError(f"Map({forward!r}): no input is named {word!r}")
@@ -150,7 +137,7 @@ cdef Slope read_slope(str rule, dict operand_codes, dict kernels) except *:
         raise ValueError(f"Map: kernel {name} takes {ARITY[s.signature]} operands, {rule!r} names {s.operands}")
     for i in range(s.operands):
         s.operand[i] = operand_codes[operands[i]]
-        if s.operand[i] != GRADIENT:
+        if s.operand[i] <= OUTPUT:
             s.uses |= 1 << s.operand[i]
     return s
 
@@ -183,11 +170,12 @@ cdef Tensor forward_integer(Map rule, PyObject **inputs, int rank, const Py_ssiz
     return out
 
 
-cdef Tensor forward(Map rule, PyObject **inputs):
+cdef Tensor forward(Map rule, PyObject **inputs, Tensor into=None):
+    """The operator on `rule.inputs` tensors; recorded, unless the result goes `into` contiguous memory of an in-place operation."""
     cdef Py_ssize_t[MAX_NDIM] dims
     cdef Operand[MAX_INPUTS] operands
     cdef Tensor t, whole = None, out
-    cdef int i, d, lead, rank, mode = current_mode(), need = 0
+    cdef int i, d, lead, rank, mode = current_mode()
     cdef bint flat = True, floats = True, wants = False
     for i in range(rule.inputs):
         t = <Tensor>inputs[i]
@@ -216,9 +204,9 @@ cdef Tensor forward(Map rule, PyObject **inputs):
             lead = rank - t.rank
             for d in range(rank):
                 operands[i].steps[d] = 0 if d < lead or (t.dims[d - lead] == 1 and dims[d] != 1) else t.steps[d - lead]
-    out = new_tensor(BOOL if rule.signature == COMPARE else FLOAT32, rank, dims, True)
+    out = into if into is not None else new_tensor(BOOL if rule.signature == COMPARE else FLOAT32, rank, dims, True)
     run(rule.signature, table_of(mode).row[rule.row], flat, out, operands, inputs, rule.inputs)
-    if wants and rule.signature != COMPARE and recording():
+    if wants and into is None and rule.signature != COMPARE and recording():
         attach_map(rule, inputs, out, mode)
     return out
 
@@ -284,7 +272,12 @@ cdef Tensor slope(Map rule, Record r, Tensor g, int i):
     if s.kind == PASS_ON:
         return g
     for k in range(s.operands):
-        t = g if s.operand[k] == GRADIENT else <Tensor>r.saved[s.operand[k]]
+        if s.operand[k] == GRADIENT:
+            t = g
+        elif s.operand[k] == ZERO:
+            t = zero
+        else:
+            t = <Tensor>r.saved[s.operand[k]]
         held[k] = <PyObject *>t
         operands[k].data = data_of(t, rule.name)
         if t.dense and same_shape(t, g.rank, g.dims):

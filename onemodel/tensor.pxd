@@ -32,7 +32,7 @@ cdef class Tensor:
 
 cdef class Rule:
     """How one operator goes backward; the engine knows no other thing about an operator."""
-    cdef readonly str name
+    cdef public str name
     # One Tensor for an operator of one input, else a tuple with a Tensor or None per tensor input.
     cdef object backward(self, Record r, Tensor g)
 

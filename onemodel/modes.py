@@ -1,0 +1,188 @@
+"""Process and thread settings: grad mode, arithmetic mode, instruction set, number of threads. Holds no arithmetic."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import platform
+import sys
+
+from onemodel._kernels import table
+from onemodel._kernels.table import available_isas, get_isa
+from onemodel.tensor import is_grad_enabled, set_grad_enabled
+
+MODES = ("fast", "exact")
+
+
+class _Setting(contextlib.ContextDecorator):
+    """A context manager that is also a decorator; a decorated generator has the setting only while it runs, not while suspended."""
+
+    def _set(self):
+        raise NotImplementedError
+
+    def _restore(self, old):
+        raise NotImplementedError
+
+    def __enter__(self):
+        self._old = (self._set(), getattr(self, "_old", None))
+        return self
+
+    def __exit__(self, *error):
+        old, self._old = self._old
+        self._restore(old)
+        return False
+
+    def _recreate_cm(self):
+        return self._copy()
+
+    def _copy(self):
+        return type(self)()
+
+    def __call__(self, function):
+        if not inspect.isgeneratorfunction(function):
+            return super().__call__(function)
+
+        @functools.wraps(function)
+        def generator(*args, **kwargs):
+            running = function(*args, **kwargs)
+            send, value = running.send, None
+            try:
+                while True:
+                    with self._copy():
+                        try:
+                            item = send(value)
+                        except StopIteration as stop:
+                            return stop.value
+                    try:
+                        value = yield item
+                        send = running.send
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:
+                        send, value = running.throw, error
+            finally:
+                with self._copy():
+                    running.close()
+
+        return generator
+
+
+class _GradMode(_Setting):
+    on: bool
+
+    def _set(self):
+        return set_grad_enabled(self.on)
+
+    def _restore(self, old):
+        set_grad_enabled(old)
+
+
+class no_grad(_GradMode):
+    """Context manager and decorator: operators of this thread do not record. `with om.no_grad(): ...`, `@om.no_grad()`."""
+
+    on = False
+
+
+class enable_grad(_GradMode):
+    """Context manager and decorator: operators of this thread record, also inside no_grad."""
+
+    on = True
+
+
+def _mode(name: str, op: str) -> int:
+    if name not in MODES:
+        raise ValueError(f"{op}: expected 'fast' or 'exact', got {name!r}")
+    return MODES.index(name)
+
+
+def set_arithmetic(name: str) -> None:
+    """Set the arithmetic of the process, "fast" or "exact"; a record keeps the mode it was made in."""
+    table.set_default_mode(_mode(name, "set_arithmetic"))
+
+
+def get_arithmetic() -> str:
+    """The arithmetic that operators called now by this thread use."""
+    return MODES[table.get_mode()]
+
+
+class arithmetic(_Setting):
+    """Context manager and decorator: this thread computes in "fast" or "exact" arithmetic."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self._wanted = _mode(name, "arithmetic")
+
+    def _copy(self):
+        return arithmetic(self.name)
+
+    def _set(self):
+        old = table.get_mode_override()
+        table.set_mode_override(self._wanted)
+        return old
+
+    def _restore(self, old):
+        table.set_mode_override(old)
+
+
+class use_isa(_Setting):
+    """Context manager and decorator: the whole process runs the kernels of one of `available_isas()`."""
+
+    def __init__(self, name: str):
+        if name not in available_isas():
+            raise ValueError(f"use_isa: {name!r} is not available here; available: {', '.join(available_isas())}")
+        self.name = name
+
+    def _copy(self):
+        return use_isa(self.name)
+
+    def _set(self):
+        old = get_isa()
+        table.select_isa(self.name)
+        return old
+
+    def _restore(self, old):
+        table.select_isa(old)
+
+
+def set_num_threads(n: int) -> None:
+    """Let operators use at most n threads; n changes speed only, never a result."""
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise TypeError(f"set_num_threads: expected an int, got {type(n).__name__}")
+    if not 1 <= n <= 1024:
+        raise ValueError(f"set_num_threads: expected 1 to 1024, got {n}")
+    table.set_num_threads(n)
+
+
+def get_num_threads() -> int:
+    """How many threads an operator may use."""
+    return table.get_num_threads()
+
+
+def show_config() -> None:
+    """Print versions, instruction sets, threads and modes: what a bug report needs."""
+    import numpy
+
+    from onemodel import __version__
+
+    print(f"onemodel {__version__}, Python {platform.python_version()}, NumPy {numpy.__version__}, {platform.platform()}")
+    print(f"instruction sets: compiled {', '.join(table.compiled_isas())}; available {', '.join(available_isas())}; in use {get_isa()}")
+    print(f"arithmetic: {get_arithmetic()}; threads: {get_num_threads()}; recording: {is_grad_enabled()}")
+    settings = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("ONEMODEL_")}
+    print(f"environment: {', '.join(f'{k}={v}' for k, v in settings.items()) or 'no ONEMODEL_ variables'}", file=sys.stdout)
+
+
+def _select_first_isa() -> None:
+    """ONEMODEL_ISA if set, else the best that this machine runs."""
+    wanted = os.environ.get("ONEMODEL_ISA")
+    if wanted is None:
+        table.select_isa(available_isas()[-1])
+        return
+    try:
+        table.select_isa(wanted)
+    except ValueError:
+        raise ImportError(f"ONEMODEL_ISA={wanted!r} is not available here; available: {', '.join(available_isas())}") from None
+
+
+_select_first_isa()

@@ -1,0 +1,175 @@
+"""Indexing: integers, slices, `...`, None, one integer tensor or list, a bool mask."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onemodel import views
+from onemodel.arrays import add_rows, array_view, empty, take_rows
+from onemodel.errors import ShapeError
+from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
+from onemodel.tensor import Tensor
+
+_MANY = "indexing takes one integer tensor or list, or one mask; apply them one after the other"
+
+
+def basic_key(key) -> bool:
+    """Whether a key holds only integers, slices, `...` and None, which give a view."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return not any(_advanced(part) for part in parts)
+
+
+def _advanced(part) -> bool:
+    if isinstance(part, Tensor):
+        return part.ndim > 0 or part.dtype.kind == "b"
+    return isinstance(part, (list, np.ndarray, bool, np.bool_))
+
+
+def numpy_key(x: Tensor, key):
+    """The key of an assignment for NumPy, checked as reading checks it."""
+    parts = []
+    for part in key if isinstance(key, tuple) else (key,):
+        part = _index_array(part) if _advanced(part) else part
+        if isinstance(part, slice):
+            views.slice_range(part.start, part.stop, part.step, 1, "indexing")
+        parts.append(part)
+    return tuple(parts)
+
+
+def _index_array(part) -> np.ndarray:
+    array = array_view(part, "indexing") if isinstance(part, Tensor) else np.asarray(part)
+    if array.size == 0 and not isinstance(part, Tensor):
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iub":
+        raise TypeError(f"indexing: an index tensor must be integer or bool, got {array.dtype}; write .cast(om.int64)")
+    return array
+
+
+def _expand_ellipsis(x: Tensor, key) -> list:
+    parts = list(key) if isinstance(key, tuple) else [key]
+    taken = 0
+    for part in parts:
+        if part is Ellipsis or part is None:
+            continue
+        taken += _index_array(part).ndim if _advanced(part) and _index_array(part).dtype.kind == "b" else 1
+    if taken > x.ndim:
+        raise IndexError(f"indexing: {taken} indices for the {x.ndim} dimensions of shape {x.shape}")
+    dots = [i for i, part in enumerate(parts) if part is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("indexing: more than one `...`")
+    at = dots[0] if dots else len(parts)
+    return parts[:at] + [slice(None)] * (x.ndim - taken) + parts[at + len(dots):]
+
+
+def _basic(x: Tensor, parts: list):
+    """The view that integers, slices and None name; an advanced part keeps its dimensions whole.
+
+    Returns the view, the advanced part (or None), and the dimension of the view where it applies.
+    """
+    ranges, shape, special, axis, dim = [], [], None, 0, 0
+    for part in parts:
+        if part is None:
+            shape.append(1)
+            continue
+        if _advanced(part):
+            if special is not None:
+                raise IndexError(f"indexing: {_MANY}")
+            special, axis = _index_array(part), len(shape)
+            spans = special.ndim if special.dtype.kind == "b" else 1
+            for size in x.shape[dim:dim + spans]:
+                ranges.append((0, 1, size))
+                shape.append(size)
+            dim += spans
+            continue
+        size = x.shape[dim]
+        if isinstance(part, slice):
+            ranges.append(views.slice_range(part.start, part.stop, part.step, size, "indexing"))
+            shape.append(ranges[-1][2])
+        elif hasattr(part, "__index__"):
+            i = part.__index__()
+            if not -size <= i < size:
+                raise IndexError(f"indexing: index {i} is out of range for size {size} of dimension {dim}")
+            ranges.append((i % size, 1, 1))
+        else:
+            raise TypeError(f"indexing: expected integers, slices, `...`, None, an integer tensor or a mask, got {type(part).__name__}")
+        dim += 1
+    return views.slice_view(x, tuple(ranges), tuple(shape), "indexing"), special, axis
+
+
+class _TakeRows(Op):
+    """Rows of one dimension by index; the gradient is added back in index order."""
+
+    name = "index"
+
+    @staticmethod
+    def forward(ctx, x, index, axis):
+        ctx.shape, ctx.axis, ctx.index = x.shape, axis, index
+        return take_rows(x, index, axis)
+
+    @staticmethod
+    def backward(ctx, g):
+        return add_rows(g, ctx.index, ctx.axis, ctx.shape)
+
+
+def _take(x: Tensor, index: np.ndarray, axis: int) -> Tensor:
+    if index.dtype.kind == "b":
+        spanned = x.shape[axis:axis + index.ndim]
+        if index.shape != spanned:
+            raise ShapeError(f"indexing: a mask of shape {index.shape} does not fit sizes {spanned} of shape {x.shape}")
+        x = views.reshape(x, x.shape[:axis] + (index.size,) + x.shape[axis + index.ndim:])
+        index = np.flatnonzero(index)
+    size = x.shape[axis]
+    flat = index.astype(np.int64).reshape(-1)
+    wrong = np.flatnonzero((flat < -size) | (flat >= size))
+    if wrong.size:
+        raise IndexError(f"indexing: index {flat[wrong[0]]} is out of range for size {size} of dimension {axis}")
+    flat = np.where(flat < 0, flat + size, flat)
+    y = _TakeRows.apply(x, flat, axis)
+    return y if index.ndim == 1 else views.reshape(y, x.shape[:axis] + index.shape + x.shape[axis + 1:])
+
+
+@register
+class Index(Op):
+    """y = x[key]. Integers, slices with positive step, `...` and None give a view; an integer tensor or list, or a mask, a copy.
+
+    The gradient goes into zeros; of repeated indices it is summed in index order.
+    """
+
+    kernel = views.RULES["slice"]
+
+    @staticmethod
+    def reference(x, key):
+        return x[key]
+
+    samples = [
+        Sample(name, (Input((4, 5, 6)), key), {})
+        for name, key in {
+            "integer": 2, "negative": -1, "slice": slice(1, 3), "step": (slice(None), slice(1, None, 2)), "none": (None, 1, slice(0, 2)),
+            "dots": (..., 3), "dots_middle": (0, ..., slice(2, 5)), "all": (1, 2, 3), "list": [2, 0, 2, -1], "column_list": (slice(None), [1, 1, 4]),
+            "matrix_list": [[0, 1], [3, 3]], "list_behind": (1, slice(None), [0, 5]), "empty": slice(2, 1), "empty_list": [],
+        }.items()
+    ] + [
+        Sample("mask", (Input((4, 5)), np.arange(20).reshape(4, 5) % 3 == 0), {}),
+        Sample("row_mask", (Input((4, 5)), np.array([True, False, True, True])), {}),
+        Sample("transposed", (Input((4, 5, 6), layout="transposed"), (slice(1, 3), [0, 2])), {}),
+    ]
+    error_samples = [
+        ErrorSample("range", (Input((3, 4)), 3), IndexError, "out of range"),
+        ErrorSample("list_range", (Input((3, 4)), [0, 3]), IndexError, "out of range"),
+        ErrorSample("many", (Input((3, 4)), (0, 0, 0)), IndexError, "indices"),
+        ErrorSample("backwards", (Input((3, 4)), slice(None, None, -1)), ValueError, "positive"),
+        ErrorSample("float", (Input((3, 4)), 1.0), TypeError, "indexing"),
+        ErrorSample("float_list", (Input((3, 4)), [0.5]), TypeError, "integer"),
+        ErrorSample("two_lists", (Input((3, 4)), ([0], [1])), IndexError, "one"),
+        ErrorSample("mask", (Input((3, 4)), np.zeros((3, 5), bool)), ValueError, "mask"),
+        ErrorSample("word", (Input((3, 4)), "a"), TypeError, "indexing"),
+    ]
+
+
+@public("index", method=False, slot="getitem")
+def index(x, key):
+    """x[key]: a view for integers, slices, `...` and None; a copy for one integer tensor or list, or a mask."""
+    if type(key) is int and x.ndim:
+        return views.select(x, 0, key)
+    view, special, axis = _basic(x, _expand_ellipsis(x, key))
+    return view if special is None else _take(view, special, axis)

@@ -1,0 +1,144 @@
+"""sum, mean, amax, amin, argmax: over all, one or several dimensions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onemodel import reductions
+from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
+
+
+def _axes(dim):
+    return tuple(dim) if isinstance(dim, list) else dim
+
+
+def _samples(**limits):
+    return [
+        Sample("all", (Input((5, 7), **limits),)),
+        Sample("last", (Input((5, 40), **limits),), {"dim": -1}),
+        Sample("first_keepdim", (Input((5, 40), **limits),), {"dim": 0, "keepdim": True}),
+        Sample("several", (Input((3, 4, 5, 2), **limits),), {"dim": (0, 2)}),
+        Sample("scalar", (Input((), **limits),)),
+        Sample("vector", (Input((301,), **limits),)),
+        Sample("transposed", (Input((6, 5, 4), layout="transposed", **limits),), {"dim": 1}),
+        Sample("strided", (Input((6, 9), layout="strided", **limits),), {"dim": (0, 1), "keepdim": True}),
+        Sample("expanded", (Input((4, 6), layout="expanded", **limits),), {"dim": 0}, 4.0, False),
+        Sample("flipped", (Input((4, 6), layout="flipped", **limits),), {"dim": -1}),
+        Sample("no_rows", (Input((0, 3), **limits),), {"dim": 1}),
+    ]
+
+
+def _errors(empty: bool):
+    errors = [
+        ErrorSample("range", (Input((2, 3)),), IndexError, "out of range", {"dim": 2}),
+        ErrorSample("twice", (Input((2, 3)),), ValueError, "twice", {"dim": (0, -2)}),
+        ErrorSample("list", ([1.0, 2.0],), TypeError, "Tensor"),
+    ]
+    return errors + [ErrorSample("empty", (Input((0, 3)),), ValueError, "empty", {"dim": 0})] if empty else errors
+
+
+@register
+class Sum(Op):
+    """y = Σ x over the named dimensions, added in double in row-major order and rounded once; gradient g stretched."""
+
+    kernel = reductions.RULES["sum"]
+
+    @staticmethod
+    def reference(x, dim=None, keepdim=False):
+        return np.sum(x, axis=_axes(dim), keepdims=keepdim)
+
+    samples = _samples() + [Sample("empty", (Input((0, 3)),), {"dim": 0})]
+    error_samples = _errors(False)
+
+
+@public()
+def sum(x, dim=None, keepdim=False):  # noqa: A001 - the field's name
+    """Sum over all dimensions, one, or several; integers and bool give int64."""
+    return reductions.sum(x, dim, keepdim)
+
+
+@register
+class Mean(Op):
+    """y = Σ x / n, the double sum divided in double and rounded once; gradient g/n stretched. NaN where n is 0."""
+
+    kernel = reductions.RULES["mean"]
+
+    @staticmethod
+    def reference(x, dim=None, keepdim=False):
+        return np.mean(x, axis=_axes(dim), keepdims=keepdim)
+
+    samples = _samples()
+    error_samples = _errors(False) + [ErrorSample("integer", (Input((3,), dtype="int64"),), TypeError, "float32")]
+
+
+@public()
+def mean(x, dim=None, keepdim=False):
+    """Arithmetic mean over all dimensions, one, or several."""
+    return reductions.mean(x, dim, keepdim)
+
+
+@register
+class Amax(Op):
+    """y = max x over the named dimensions, NaN if one is there; ties share the gradient evenly."""
+
+    kernel = reductions.RULES["amax"]
+
+    @staticmethod
+    def reference(x, dim=None, keepdim=False):
+        return np.amax(x, axis=_axes(dim), keepdims=keepdim)
+
+    samples = _samples()
+    error_samples = _errors(True)
+
+
+@public()
+def amax(x, dim=None, keepdim=False):
+    """Largest element over all dimensions, one, or several; an empty dimension is a ShapeError."""
+    return reductions.amax(x, dim, keepdim)
+
+
+@register
+class Amin(Op):
+    """y = min x over the named dimensions, NaN if one is there; ties share the gradient evenly."""
+
+    kernel = reductions.RULES["amin"]
+
+    @staticmethod
+    def reference(x, dim=None, keepdim=False):
+        return np.amin(x, axis=_axes(dim), keepdims=keepdim)
+
+    samples = _samples()
+    error_samples = _errors(True)
+
+
+@public()
+def amin(x, dim=None, keepdim=False):
+    """Smallest element over all dimensions, one, or several; an empty dimension is a ShapeError."""
+    return reductions.amin(x, dim, keepdim)
+
+
+@register
+class Argmax(Op):
+    """y = index (int64) of the first largest element along a dimension, or of all in row-major order; a NaN wins."""
+
+    why_not_differentiable = "the result is an index"
+
+    @staticmethod
+    def forward(ctx, x, dim=None, keepdim=False):
+        return reductions.argmax(x, dim, keepdim)
+
+    @staticmethod
+    def reference(x, dim=None, keepdim=False):
+        return np.argmax(x, axis=dim, keepdims=keepdim)
+
+    samples = [s for s in _samples() if not isinstance(s.kwargs.get("dim"), tuple)]
+    error_samples = [
+        ErrorSample("range", (Input((2, 3)),), IndexError, "out of range", {"dim": 2}),
+        ErrorSample("empty", (Input((0, 3)),), ValueError, "empty", {"dim": 0}),
+    ]
+
+
+@public()
+def argmax(x, dim=None, keepdim=False):
+    """Index of the first largest element; dim None: in the flattened tensor."""
+    return reductions.argmax(x, dim, keepdim)

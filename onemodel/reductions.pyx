@@ -1,0 +1,186 @@
+"""Reductions of tensors and their rule: sum, mean, amax, amin over any axes; argmax.
+
+The gradient of a sum is a stretched view of the incoming one: no pass over memory. Other types than float32 are NumPy's to add.
+"""
+
+import numpy as np
+
+from onemodel._kernels.elementwise cimport MAP2, Operand, map_flat
+from onemodel._kernels.reduce cimport AMAX, AMIN, MEAN, SUM, argmax as argmax_kernel, extremum_bwd, reduce as reduce_kernel
+from onemodel._kernels.table cimport current_mode, row_index, table_of
+from onemodel._pool.pool cimport pin, raise_no_memory, unpin
+from onemodel.rules cimport edge_shape
+from onemodel.tensor cimport (FLOAT32, INT64, MAX_NDIM, Record, Rule, Tensor, alias, attach, data_of, densely, edge_of, new_tensor,
+                              new_view, normal_axis, recording)
+from libc.stdint cimport int64_t
+
+from onemodel.arrays import array_view
+from onemodel.errors import ShapeError
+
+cdef Py_ssize_t DIV = row_index("map2", "div")
+cdef list NUMPY = [np.sum, np.mean, np.amax, np.amin]
+cdef list NAMES = ["sum", "mean", "amax", "amin"]
+
+
+cdef unsigned long long axes_of(object dim, int rank, str op) except? 0:
+    """Bit per reduced axis; None or an empty sequence means all."""
+    cdef unsigned long long mask = 0, bit
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
+        return (<unsigned long long>1 << rank) - 1 if rank else 0
+    for d in dim if isinstance(dim, (tuple, list)) else (dim,):
+        bit = <unsigned long long>1 << normal_axis(d, rank, op)
+        if mask & bit:
+            raise ShapeError(f"{op}: dimension {d} is named twice in {dim}")
+        mask |= bit
+    return mask if rank else 0
+
+
+cdef class ReduceRule(Rule):
+    """attributes: (bits of the reduced axes, keepdim). amax and amin save input and output."""
+    cdef int kind
+
+    cdef object backward(self, Record r, Tensor g):
+        cdef Py_ssize_t[MAX_NDIM] dims
+        cdef Py_ssize_t[MAX_NDIM] steps
+        cdef unsigned long long mask = r.attributes[0]
+        cdef int rank = edge_shape(r.edges[0], dims), i, at = 0
+        cdef bint keepdim = r.attributes[1]
+        cdef Py_ssize_t reduced = 1
+        cdef Tensor dx, x
+        if self.kind == AMAX or self.kind == AMIN:
+            x = <Tensor>r.saved[0]
+            g = densely(g, self.name)
+            dx = new_tensor(FLOAT32, rank, dims, False)
+            if extremum_bwd(r.mode, rank, dims, x.steps, <const float *>data_of(x, self.name), mask, <const float *>data_of(<Tensor>r.saved[1], self.name),
+                            <const float *>data_of(g, self.name), <float *>dx.storage.data) < 0:
+                raise_no_memory(g.count * 4)
+            return dx
+        for i in range(rank):
+            if mask >> i & 1:
+                reduced *= dims[i]
+        if self.kind == MEAN:
+            g = divided(g, reduced, r.mode)
+        at = 0
+        for i in range(rank):
+            if mask >> i & 1:
+                steps[i] = 0
+                at += keepdim
+            else:
+                steps[i] = g.steps[at]
+                at += 1
+        return new_view(g, rank, dims, steps, g.offset)
+
+
+cdef Tensor divided(Tensor g, Py_ssize_t n, int mode):
+    """g / n, one IEEE division per element."""
+    cdef Operand[2] operands
+    cdef float count = <float>n
+    g = densely(g, "mean")
+    cdef Tensor out = new_tensor(FLOAT32, g.rank, g.dims, False)
+    operands[0].data, operands[1].data = data_of(g, "mean"), <const char *>&count
+    operands[0].steps[0], operands[1].steps[0] = 1, 0
+    map_flat(MAP2, table_of(mode).row[DIV], g.count, operands, out.storage.data)
+    return out
+
+
+cdef list RULES_BY_KIND = []
+for _kind, _name in enumerate(NAMES):
+    _rule = ReduceRule()
+    (<ReduceRule>_rule).kind = _kind
+    (<ReduceRule>_rule).name = _name
+    RULES_BY_KIND.append(_rule)
+
+
+cdef Tensor reduced(int kind, Tensor x, object dim, bint keepdim):
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef str op = <str>NAMES[kind]
+    cdef unsigned long long mask = axes_of(dim, x.rank, op)
+    cdef int rank = 0, i, mode = current_mode(), status
+    cdef Tensor out
+    for i in range(x.rank):
+        if mask >> i & 1:
+            if x.dims[i] == 0 and (kind == AMAX or kind == AMIN):
+                raise ShapeError(f"{op}: dimension {i} of shape {x.shape} is empty; there is no largest or smallest of nothing")
+            if keepdim:
+                dims[rank] = 1
+                rank += 1
+        else:
+            dims[rank] = x.dims[i]
+            rank += 1
+    cdef const char *p = data_of(x, op)
+    if x.code != FLOAT32:
+        return reduced_integer(kind, x, mask, keepdim, rank, dims)
+    out = new_tensor(FLOAT32, rank, dims, True)
+    pin(x.storage)
+    pin(out.storage)
+    with nogil:
+        status = reduce_kernel(mode, kind, x.rank, x.dims, x.steps, <const float *>p, mask, <float *>out.storage.data)
+    unpin(out.storage)
+    unpin(x.storage)
+    if status < 0:
+        raise_no_memory(out.count * 8)
+    if x.wants_grad and recording():
+        attach(out, <Rule>RULES_BY_KIND[kind], (edge_of(x),), (x, alias(out)) if kind == AMAX or kind == AMIN else None, (mask, keepdim), mode)
+    return out
+
+
+cdef Tensor reduced_integer(int kind, Tensor x, unsigned long long mask, bint keepdim, int rank, const Py_ssize_t *dims):
+    cdef str op = <str>NAMES[kind]
+    if kind == MEAN:
+        raise TypeError(f"mean: expected float32, got {x.dtype}; write .cast(om.float32)")
+    cdef Tensor out = new_tensor(INT64 if kind == SUM else x.code, rank, dims, True)
+    axes = tuple([i for i in range(x.rank) if mask >> i & 1])
+    NUMPY[kind](array_view(x, op), axis=axes, keepdims=keepdim, out=array_view(out, op))
+    return out
+
+
+def sum(Tensor x not None, dim=None, bint keepdim=False):
+    return reduced(SUM, x, dim, keepdim)
+
+
+def mean(Tensor x not None, dim=None, bint keepdim=False):
+    return reduced(MEAN, x, dim, keepdim)
+
+
+def amax(Tensor x not None, dim=None, bint keepdim=False):
+    return reduced(AMAX, x, dim, keepdim)
+
+
+def amin(Tensor x not None, dim=None, bint keepdim=False):
+    return reduced(AMIN, x, dim, keepdim)
+
+
+def argmax(Tensor x not None, dim=None, bint keepdim=False):
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef int axis = -1 if dim is None else <int>normal_axis(dim, x.rank, "argmax"), rank = 0, i, status
+    cdef Tensor out
+    if x.rank == 0:
+        axis = -1
+    for i in range(x.rank):
+        if axis < 0 or i == axis:
+            if x.dims[i] == 0:
+                raise ShapeError(f"argmax: dimension {i} of shape {x.shape} is empty; there is no largest of nothing")
+            if keepdim:
+                dims[rank] = 1
+                rank += 1
+        else:
+            dims[rank] = x.dims[i]
+            rank += 1
+    cdef const char *p = data_of(x, "argmax")
+    out = new_tensor(INT64, rank, dims, True)
+    if x.code != FLOAT32:
+        found = np.argmax(array_view(x, "argmax"), axis=None if axis < 0 else axis)
+        array_view(out, "argmax").reshape(-1)[...] = np.reshape(found, -1)
+        return out
+    pin(x.storage)
+    pin(out.storage)
+    with nogil:
+        status = argmax_kernel(x.rank, x.dims, x.steps, <const float *>p, axis, <int64_t *>out.storage.data)
+    unpin(out.storage)
+    unpin(x.storage)
+    if status < 0:
+        raise_no_memory(x.count * 4)
+    return out
+
+
+RULES = {rule.name: rule for rule in RULES_BY_KIND}
