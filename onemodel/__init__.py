@@ -1,1 +1,49 @@
-"""OneModel."""
+"""OneModel: a deep-learning framework for CPUs.
+
+The one picture that everything follows:
+
+    y = om.tanh(x)
+        │
+    Tensor            tensor.pyx            shape, strides, storage block, version, grad, record
+        │ calls
+    Op class          ops/<family>.py       doc · checks · forward · backward · reference · samples
+        │ as compiled rule                  rules.pyx · reductions.pyx · views.pyx · products.pyx
+        │ asks for its output               │ runs
+    Pool              _pool/pool.pyx        Kernel table   _kernels/table.pyx   (one table per ISA and mode)
+        │                                   │
+    blocks.c          size classes, scopes  variants/avx2_exact.c = lane_avx2.h + elementwise.h + gemm.h + …
+
+The engine (autograd.pyx) walks records backwards and knows no operator by name.
+"""
+
+from onemodel import methods
+from onemodel.autograd import backward as _backward
+from onemodel.autograd import grad
+from onemodel.errors import GraphReleasedError, ScopeClosedError, ShapeError, TensorVersionError
+from onemodel.making import arange, empty, empty_like, from_numpy, full, full_like, ones, ones_like, tensor, zeros, zeros_like
+from onemodel.methods import clear_grad, zero_grad
+from onemodel.modes import (
+    arithmetic,
+    available_isas,
+    enable_grad,
+    get_arithmetic,
+    get_isa,
+    get_num_threads,
+    is_grad_enabled,
+    no_grad,
+    set_arithmetic,
+    set_num_threads,
+    show_config,
+    use_isa,
+)
+from onemodel.registry import FUNCTIONS as _FUNCTIONS
+from onemodel.registry import Op
+from onemodel.tensor import Tensor, bool_, float32, install_slot, int32, int64, uint8
+
+__version__ = "0.1.0"
+
+install_slot("backward", _backward)
+
+from onemodel import ops  # noqa: E402 - needs the slots above
+
+globals().update(_FUNCTIONS)

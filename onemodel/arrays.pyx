@@ -9,7 +9,7 @@ cimport numpy as cnp
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from onemodel._pool.pool cimport foreign_storage, new_export
-from onemodel.tensor cimport BOOL, FLOAT32, INT32, INT64, ITEMSIZE, MAX_NDIM, Tensor, data_of, new_tensor, new_view, read_shape
+from onemodel.tensor cimport BOOL, FLOAT32, INT32, INT64, itemsize, MAX_NDIM, Tensor, data_of, new_tensor, new_view, read_shape
 
 from onemodel.tensor import DTYPES, install_slot
 
@@ -84,7 +84,7 @@ def from_numpy(array):
     cdef Py_ssize_t[MAX_NDIM] steps
     cdef Py_ssize_t low = 0, high = 0, reach
     cdef int rank = read_shape(array.shape, dims, "from_numpy"), i
-    cdef Py_ssize_t item = ITEMSIZE[<int>code]
+    cdef Py_ssize_t item = itemsize(<int>code)
     cdef bint none = array.size == 0
     for i in range(rank):
         reach = array.strides[i]
@@ -112,7 +112,7 @@ def array_view(Tensor t, str op):
     cdef int i
     for i in range(t.rank):
         dims[i] = t.dims[i]
-        strides[i] = t.steps[i] * ITEMSIZE[t.code]
+        strides[i] = t.steps[i] * itemsize(t.code)
     cdef int flags = 0 if t.storage.readonly else cnp.NPY_ARRAY_WRITEABLE
     cdef cnp.ndarray array = cnp.PyArray_New(cnp.ndarray, t.rank, dims, (<cnp.dtype>dtypes[t.code]).type_num, strides, p, 0,
                                              flags | cnp.NPY_ARRAY_ALIGNED, None)

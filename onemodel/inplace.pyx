@@ -10,7 +10,7 @@ from libc.string cimport memset
 
 from onemodel.arrays cimport as_tensor
 from onemodel.rules cimport Map, broadcast_shape, forward
-from onemodel.tensor cimport FLOAT32, ITEMSIZE, MAX_NDIM, Tensor, copy_into, data_of, new_like, recording, same_shape, set_recording
+from onemodel.tensor cimport FLOAT32, itemsize, MAX_NDIM, Tensor, copy_into, data_of, new_like, recording, same_shape, set_recording
 
 from onemodel.arrays import array_view
 from onemodel.errors import ShapeError
@@ -25,9 +25,9 @@ cdef void extent(Tensor t, char **low, char **high) noexcept:
         reach = (t.dims[i] - 1) * t.steps[i]
         down += reach if reach < 0 else 0
         up += reach if reach > 0 else 0
-    cdef char *at = t.storage.data + t.offset * ITEMSIZE[t.code]
-    low[0] = at + down * ITEMSIZE[t.code]
-    high[0] = at + (up + 1) * ITEMSIZE[t.code]
+    cdef char *at = t.storage.data + t.offset * itemsize(t.code)
+    low[0] = at + down * itemsize(t.code)
+    high[0] = at + (up + 1) * itemsize(t.code)
 
 
 cdef bint overlap(Tensor a, Tensor b) noexcept:
@@ -45,7 +45,7 @@ cdef bint overlap(Tensor a, Tensor b) noexcept:
 
 cdef bint same_elements(Tensor a, Tensor b) noexcept:
     cdef int i
-    if a.code != b.code or a.storage.data + a.offset * ITEMSIZE[a.code] != b.storage.data + b.offset * ITEMSIZE[b.code]:
+    if a.code != b.code or a.storage.data + a.offset * itemsize(a.code) != b.storage.data + b.offset * itemsize(b.code):
         return False
     if not same_shape(a, b.rank, b.dims):
         return False
@@ -105,7 +105,7 @@ cdef Tensor check_operand(Tensor target, object value, str op):
 
 
 cdef Tensor arithmetic(Map rule, Tensor target, object value, str op):
-    cdef PyObject *[2] inputs
+    cdef PyObject *inputs[2]
     cdef Py_ssize_t[MAX_NDIM] dims
     cdef Tensor result, other
     check_target(target, op)
@@ -159,7 +159,7 @@ def zero_(Tensor self not None):
     """Set every element to 0."""
     check_target(self, "zero_")
     if self.dense:
-        memset(data_of(self, "zero_"), 0, self.count * ITEMSIZE[self.code])
+        memset(data_of(self, "zero_"), 0, self.count * itemsize(self.code))
     else:
         copy_into(self, as_tensor(0, self.code, "zero_"), "zero_")
     self.storage.version += 1

@@ -106,7 +106,7 @@ cdef class Map(Rule):
                 code = (<Tensor>t).code
                 break
         cdef list operands = [as_tensor(t, BOOL if self.signature == SELECT and i == 0 else code, self.name) for i, t in enumerate(tensors)]
-        cdef PyObject *[MAX_INPUTS] inputs
+        cdef PyObject *inputs[MAX_INPUTS]
         for i in range(self.inputs):
             inputs[i] = <PyObject *>operands[i]
         return forward(self, inputs)
@@ -265,7 +265,7 @@ cdef int attach_map(Map rule, PyObject **inputs, Tensor out, int mode) except -1
 cdef Tensor slope(Map rule, Record r, Tensor g, int i):
     cdef Slope *s = &rule.slopes[i]
     cdef Operand[MAX_INPUTS] operands
-    cdef PyObject *[MAX_INPUTS] held
+    cdef PyObject *held[MAX_INPUTS]
     cdef Tensor t, out
     cdef int k, d, lead
     cdef bint flat = True
@@ -312,7 +312,7 @@ def function_of(Map rule, documented):
             return forward(rule, &inputs)
     elif rule.inputs == 2:
         def call(a, b):
-            cdef PyObject *[2] inputs
+            cdef PyObject *inputs[2]
             cdef Tensor kept = None
             if isinstance(a, Tensor):
                 if not isinstance(b, Tensor):

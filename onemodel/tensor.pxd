@@ -12,7 +12,9 @@ cdef enum:
     UINT8 = 3
     BOOL = 4
 
-cdef const Py_ssize_t[5] ITEMSIZE
+# Bytes of one element.
+cdef inline Py_ssize_t itemsize(int code) noexcept nogil:
+    return 8 if code == INT64 else 4 if code < INT64 else 1
 
 
 cdef class Tensor:
@@ -44,7 +46,7 @@ cdef class Record:
     cdef tuple saved                     # Tensors or None
     cdef Py_ssize_t *versions            # of each saved slot at the time of saving
     cdef Py_ssize_t[4] few_versions      # where versions points while four suffice
-    cdef object attributes               # what a compiled rule needs besides tensors
+    cdef object attributes               # what a compiled rule needs besides tensors; a Python operator's own attributes, as a dict
     cdef int mode
     cdef bint released
     cdef bint keeps_grad                 # retain_grad() was called on the output
@@ -55,7 +57,6 @@ cdef class Record:
     cdef Py_ssize_t wanted               # bit i: this pass wants the gradient of input i (inputs from 62 on always)
     cdef int rank                        # shape of the output
     cdef Py_ssize_t[MAX_NDIM] dims
-    cdef dict __dict__                   # a Python operator's own attributes; made on first use
 
 
 # New contiguous memory, not initialised. scoped: tied to the innermost open ActivationScope (operator results and copies).

@@ -35,7 +35,6 @@ float32, int32, int64, uint8, bool_ = np.float32, np.int32, np.int64, np.uint8, 
 
 cdef tuple dtypes = DTYPES
 cdef tuple names = tuple(d.name for d in DTYPES)
-ITEMSIZE[:] = [4, 4, 8, 1, 1]
 
 # Callables that the operator families put here: name -> function; what Tensor's special methods run.
 cdef dict slots = {}
@@ -121,7 +120,7 @@ cdef Tensor new_tensor(int code, int rank, const Py_ssize_t *dims, bint scoped):
     cdef Py_ssize_t count = checked_count(rank, dims)
     cdef Tensor t = blank(code, rank, dims)
     set_row_major(t, count)
-    t.storage = new_storage(count * ITEMSIZE[code], scoped)
+    t.storage = new_storage(count * itemsize(code), scoped)
     return t
 
 
@@ -157,7 +156,7 @@ cdef Tensor alias(Tensor t):
 cdef char *data_of(Tensor t, str op) except NULL:
     if t.storage.data == NULL:
         raise_closed(op)
-    return t.storage.data + t.offset * ITEMSIZE[t.code]
+    return t.storage.data + t.offset * itemsize(t.code)
 
 
 cdef bint same_shape(Tensor t, int rank, const Py_ssize_t *dims) noexcept:
@@ -197,7 +196,7 @@ cdef int copy_into(Tensor target, Tensor source, str op) except -1:
     if target.count == 0:
         return 0
     if source.code == target.code:
-        strided_copy(target.rank, target.dims, ITEMSIZE[target.code], start, steps, to, target.steps)
+        strided_copy(target.rank, target.dims, itemsize(target.code), start, steps, to, target.steps)
         return 0
     if not target.dense:
         dense = new_tensor(target.code, target.rank, target.dims, False)
@@ -261,6 +260,18 @@ cdef class Record:
     def save_for_backward(self, *tensors):
         """Keep tensors for backward; an in-place change before backward raises TensorVersionError there."""
         set_saved(self, tensors)
+
+    def __getattr__(self, name):
+        try:
+            return self.attributes[name]
+        except (KeyError, TypeError):
+            state = " (it was released)" if self.released else ""
+            raise AttributeError(f"the record of {self.name}{state} has no attribute {name!r}") from None
+
+    def __setattr__(self, name, value):
+        if self.attributes is None:
+            self.attributes = {}
+        self.attributes[name] = value
 
     @property
     def saved_tensors(self):
@@ -350,7 +361,6 @@ cdef int release(Record r) except -1:
     r.saved = None
     r.edges = None
     r.attributes = None
-    r.__dict__ = None
     return 0
 
 
@@ -437,6 +447,9 @@ cdef class Tensor:
         if self.rank == 0:
             raise TypeError("iteration over a 0-d tensor")
         return (self[i] for i in range(self.dims[0]))
+
+    def __repr__(self):
+        return slots["repr"](self)
 
     def __hash__(self):
         return <Py_ssize_t><PyObject *>self >> 4

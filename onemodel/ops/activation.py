@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from onemodel.ops import samples
+from onemodel.ops import layouts
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 from onemodel.rules import Map
 
@@ -21,8 +21,8 @@ class Relu(Op):
     def reference(x):
         return np.maximum(x, 0)
 
-    samples = samples.unary()
-    error_samples = samples.unary_errors()
+    samples = layouts.unary()
+    error_samples = layouts.unary_errors()
 
 
 @public(op=Relu)
@@ -40,8 +40,8 @@ class Sigmoid(Op):
     def reference(x):
         return 1 / (1 + np.exp(-np.asarray(x)))
 
-    samples = samples.unary() + [Sample("wide", (Input((64,), -30.0, 30.0),), {}, gradcheck=False)]
-    error_samples = samples.unary_errors()
+    samples = layouts.unary() + [Sample("wide", (Input((64,), -30.0, 30.0),), {}, gradcheck=False)]
+    error_samples = layouts.unary_errors()
 
 
 @public(op=Sigmoid)
@@ -59,8 +59,8 @@ class Tanh(Op):
     def reference(x):
         return np.tanh(x)
 
-    samples = samples.unary() + [Sample("wide", (Input((64,), -12.0, 12.0),), {}, gradcheck=False)]
-    error_samples = samples.unary_errors()
+    samples = layouts.unary() + [Sample("wide", (Input((64,), -12.0, 12.0),), {}, gradcheck=False)]
+    error_samples = layouts.unary_errors()
 
 
 @public(op=Tanh)
@@ -83,9 +83,9 @@ class Gelu(Op):
             return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
         return 0.5 * x * (1 + np.vectorize(math.erf, otypes=[float])(np.asarray(x) / math.sqrt(2)))
 
-    samples = (samples.unary() + [Sample(f"tanh_{s.name}", s.args, s.kwargs, s.tolerance) for s in samples.unary(approximate="tanh")]
+    samples = (layouts.unary() + [Sample(f"tanh_{s.name}", s.args, s.kwargs, s.tolerance) for s in layouts.unary(approximate="tanh")]
                + [Sample("wide", (Input((64,), -9.0, 9.0),), {}, gradcheck=False)])
-    error_samples = samples.unary_errors() + [
+    error_samples = layouts.unary_errors() + [
         ErrorSample("form", (Input((3,)),), ValueError, "approximate", {"approximate": "erf"}),
     ]
 

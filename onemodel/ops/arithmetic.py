@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from onemodel.inplace import install
-from onemodel.ops import samples
+from onemodel.ops import layouts
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 from onemodel.rules import Map
 
@@ -25,8 +25,8 @@ class Add(Op):
     def reference(a, b):
         return a + b
 
-    samples = samples.binary()
-    error_samples = samples.binary_errors()
+    samples = layouts.binary()
+    error_samples = layouts.binary_errors()
 
 
 @public(op=Add, slot="add")
@@ -44,8 +44,8 @@ class Sub(Op):
     def reference(a, b):
         return a - b
 
-    samples = samples.binary()
-    error_samples = samples.binary_errors()
+    samples = layouts.binary()
+    error_samples = layouts.binary_errors()
 
 
 @public(op=Sub, slot="sub")
@@ -63,8 +63,8 @@ class Mul(Op):
     def reference(a, b):
         return a * b
 
-    samples = samples.binary()
-    error_samples = samples.binary_errors()
+    samples = layouts.binary()
+    error_samples = layouts.binary_errors()
 
 
 @public(op=Mul, slot="mul")
@@ -82,8 +82,8 @@ class Div(Op):
     def reference(a, b):
         return a / b
 
-    samples = samples.binary(-2.0, 2.0, second=(0.5, 2.0))
-    error_samples = samples.binary_errors() + [
+    samples = layouts.binary(-2.0, 2.0, second=(0.5, 2.0))
+    error_samples = layouts.binary_errors() + [
         ErrorSample("integers", (Input((2,), dtype="int64"), Input((2,), dtype="int64")), TypeError, "float32"),
     ]
 
@@ -103,8 +103,8 @@ class Neg(Op):
     def reference(x):
         return -x
 
-    samples = samples.unary()
-    error_samples = samples.unary_errors()
+    samples = layouts.unary()
+    error_samples = layouts.unary_errors()
 
 
 @public(op=Neg, slot="neg")
@@ -122,7 +122,7 @@ class Abs(Op):
     def reference(x):
         return np.abs(x)
 
-    samples = samples.unary(0.1, 2.0) + [Sample("negative", (Input((5, 7), -2.0, -0.1),), {})]
+    samples = layouts.unary(0.1, 2.0) + [Sample("negative", (Input((5, 7), -2.0, -0.1),), {})]
     error_samples = [ErrorSample("list", ([1.0],), TypeError, "om.tensor")]
 
 
@@ -141,7 +141,7 @@ class Square(Op):
     def reference(x):
         return x * x
 
-    samples = samples.unary()
+    samples = layouts.unary()
     error_samples = [ErrorSample("list", ([1.0],), TypeError, "om.tensor")]
 
 
@@ -160,11 +160,11 @@ class Pow(Op):
     def reference(a, b):
         return np.power(np.asarray(a, float), b)
 
-    samples = samples.binary(0.3, 2.0, second=(-1.5, 2.0), tolerance=8.0) + [
+    samples = layouts.binary(0.3, 2.0, second=(-1.5, 2.0), tolerance=8.0) + [
         Sample("square", (Input((4, 5)), 2), {}), Sample("cube", (Input((4, 5)), 3), {}, 8.0),
         Sample("root", (Input((7,), 0.1, 4.0), 0.5), {}, 8.0),
     ]
-    error_samples = samples.binary_errors()
+    error_samples = layouts.binary_errors()
 
 
 @public(op=Pow, slot="pow")
@@ -182,8 +182,8 @@ class Maximum(Op):
     def reference(a, b):
         return np.maximum(a, b)
 
-    samples = samples.binary()
-    error_samples = samples.binary_errors()
+    samples = layouts.binary()
+    error_samples = layouts.binary_errors()
 
 
 @public(op=Maximum)
@@ -201,8 +201,8 @@ class Minimum(Op):
     def reference(a, b):
         return np.minimum(a, b)
 
-    samples = samples.binary()
-    error_samples = samples.binary_errors()
+    samples = layouts.binary()
+    error_samples = layouts.binary_errors()
 
 
 @public(op=Minimum)
@@ -220,7 +220,7 @@ class Clamp(Op):
     def reference(x, min=None, max=None):
         return np.clip(x, min, max)
 
-    samples = samples.unary(-3.0, 3.0, min=-1.05, max=1.35) + [
+    samples = layouts.unary(-3.0, 3.0, min=-1.05, max=1.35) + [
         Sample("lower", (Input((17,)),), {"min": -0.31}), Sample("upper", (Input((17,)),), {"max": 0.77}),
     ]
     error_samples = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onemodel.arrays import array_view, empty
-from onemodel.ops import samples
+from onemodel.ops import layouts
 from onemodel.registry import Op, public, register
 from onemodel.rules import Map
 from onemodel.tensor import Tensor, install_slot
@@ -14,11 +14,11 @@ _BOOL = "the result is bool"
 
 
 def _samples():
-    return samples.binary(-1.0, 1.0)[:9]
+    return layouts.binary(-1.0, 1.0)[:9]
 
 
 def _errors():
-    return samples.binary_errors()
+    return layouts.binary_errors()
 
 
 @register

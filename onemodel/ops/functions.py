@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onemodel.ops import samples
+from onemodel.ops import layouts
 from onemodel.registry import Input, Op, Sample, public, register
 from onemodel.rules import Map
 
@@ -19,8 +19,8 @@ class Exp(Op):
     def reference(x):
         return np.exp(x)
 
-    samples = samples.unary() + [Sample("wide", (Input((64,), -80.0, 80.0),), {}, gradcheck=False)]
-    error_samples = samples.unary_errors()
+    samples = layouts.unary() + [Sample("wide", (Input((64,), -80.0, 80.0),), {}, gradcheck=False)]
+    error_samples = layouts.unary_errors()
 
 
 @public(op=Exp)
@@ -38,8 +38,8 @@ class Log(Op):
     def reference(x):
         return np.log(x)
 
-    samples = samples.unary(0.2, 4.0)
-    error_samples = samples.unary_errors()
+    samples = layouts.unary(0.2, 4.0)
+    error_samples = layouts.unary_errors()
 
 
 @public(op=Log)
@@ -57,8 +57,8 @@ class Sqrt(Op):
     def reference(x):
         return np.sqrt(x)
 
-    samples = samples.unary(0.2, 4.0)
-    error_samples = samples.unary_errors()
+    samples = layouts.unary(0.2, 4.0)
+    error_samples = layouts.unary_errors()
 
 
 @public(op=Sqrt)
@@ -76,8 +76,8 @@ class Sin(Op):
     def reference(x):
         return np.sin(x)
 
-    samples = samples.unary() + [Sample("far", (Input((64,), -1000.0, 1000.0),), {}, gradcheck=False)]
-    error_samples = samples.unary_errors()
+    samples = layouts.unary() + [Sample("far", (Input((64,), -1000.0, 1000.0),), {}, gradcheck=False)]
+    error_samples = layouts.unary_errors()
 
 
 @public(op=Sin)
@@ -95,8 +95,8 @@ class Cos(Op):
     def reference(x):
         return np.cos(x)
 
-    samples = samples.unary() + [Sample("far", (Input((64,), -1000.0, 1000.0),), {}, gradcheck=False)]
-    error_samples = samples.unary_errors()
+    samples = layouts.unary() + [Sample("far", (Input((64,), -1000.0, 1000.0),), {}, gradcheck=False)]
+    error_samples = layouts.unary_errors()
 
 
 @public(op=Cos)

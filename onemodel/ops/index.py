@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from onemodel import views
-from onemodel.arrays import add_rows, array_view, empty, take_rows
+from onemodel.arrays import array_view
+from onemodel.calls import add_rows, take_rows
 from onemodel.errors import ShapeError
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 from onemodel.tensor import Tensor

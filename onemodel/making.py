@@ -1,0 +1,157 @@
+"""New tensors: from data, from NumPy arrays, filled, counted. Random ones are in `random.py`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from onemodel.arrays import array_view, code_of
+from onemodel.arrays import empty as _empty
+from onemodel.arrays import from_numpy as _from_numpy
+from onemodel.tensor import DTYPES, Tensor
+
+_FLOAT32 = DTYPES[0]
+
+
+def _default_type(array: np.ndarray) -> np.dtype:
+    """The type that data of a foreign type becomes: floats float32, integers int64, the five types themselves."""
+    if array.dtype in DTYPES:
+        return array.dtype
+    if array.dtype.kind == "f":
+        return _FLOAT32
+    if array.dtype.kind in "iu":
+        return DTYPES[2]
+    raise TypeError(f"tensor: data of type {array.dtype} is not supported; use numbers or bool")
+
+
+def _converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """`array` in `dtype`, with cast's rule for a float that becomes an integer: truncate, saturate, NaN is 0."""
+    if array.dtype.kind == "f" and dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        whole = np.trunc(np.where(np.isnan(array), 0, array))
+        with np.errstate(invalid="ignore"):
+            result = whole.astype(dtype)
+        return np.where(whole >= info.max, info.max, np.where(whole <= info.min, info.min, result)).astype(dtype)
+    with np.errstate(over="ignore"):
+        return array.astype(dtype, copy=False)
+
+
+def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor with a copy of nested lists, a NumPy array, a scalar or another tensor.
+
+    dtype None: floats become float32, Python integers int64, bool stays. Ragged lists: ValueError; other data: TypeError.
+    """
+    if isinstance(data, Tensor):
+        source = array_view(data, "tensor")
+    else:
+        try:
+            source = np.asarray(data)
+        except OverflowError as error:
+            raise TypeError(f"tensor: {error}; integers must fit int64") from None
+    if source.dtype.kind not in "fiub":
+        raise TypeError(f"tensor: data of type {source.dtype} is not supported; use numbers or bool (integers that fit int64)")
+    target = _default_type(source) if dtype is None else DTYPES[code_of(dtype)]
+    if source.dtype.kind == "u" and source.dtype.itemsize == 8 and target.kind == "i" and source.size and source.max() > np.iinfo(target).max:
+        raise TypeError(f"tensor: the value {source.max()} does not fit {target}")
+    result = _empty(source.shape, code_of(target))
+    array_view(result, "tensor")[...] = _converted(source, target)
+    return result.requires_grad_() if requires_grad else result
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A tensor on the array's own memory, without a copy.
+
+    The array is float32, int32, int64, uint8 or bool; any strides, also negative and 0. It stays alive as long as the tensor.
+    Another type or a misaligned or byte-swapped array: TypeError or ValueError naming om.tensor. A read-only array gives a
+    tensor whose in-place operations raise. Writes through the array do not raise the tensor's version.
+    """
+    return _from_numpy(array)
+
+
+def _shape(sizes: tuple, op: str) -> tuple:
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        sizes = tuple(sizes[0])
+    for size in sizes:
+        if isinstance(size, bool) or not hasattr(size, "__index__"):
+            raise TypeError(f"{op}: sizes must be integers, got {type(size).__name__}")
+    return tuple(size.__index__() for size in sizes)
+
+
+def _filled(shape: tuple, value: Any, dtype: Any, requires_grad: bool, op: str) -> Tensor:
+    result = _empty(shape, code_of(dtype))
+    array = array_view(result, op)
+    try:
+        array[...] = value
+    except (OverflowError, ValueError, TypeError) as error:
+        raise type(error)(f"{op}: {error}") from None
+    return result.requires_grad_() if requires_grad else result
+
+
+def empty(*size: Any, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
+    """A tensor of a shape, its values whatever the memory held."""
+    result = _empty(_shape(size, "empty"), code_of(dtype))
+    return result.requires_grad_() if requires_grad else result
+
+
+def zeros(*size: Any, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
+    """A tensor of zeros; the shape as integers or one tuple."""
+    return _filled(_shape(size, "zeros"), 0, dtype, requires_grad, "zeros")
+
+
+def ones(*size: Any, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
+    """A tensor of ones; the shape as integers or one tuple."""
+    return _filled(_shape(size, "ones"), 1, dtype, requires_grad, "ones")
+
+
+def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor filled with one value; dtype None takes the value's: bool, int64 or float32."""
+    if dtype is None:
+        dtype = np.bool_ if isinstance(fill_value, (bool, np.bool_)) else np.int64 if isinstance(fill_value, (int, np.integer)) else np.float32
+    return _filled(_shape((size,), "full"), fill_value, dtype, requires_grad, "full")
+
+
+def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """start, start + step, ... below end (above it for a negative step); one argument is the end. Integers give int64."""
+    if end is None:
+        start, end = 0, start
+    for bound in (start, end, step):
+        if isinstance(bound, bool) or not isinstance(bound, (int, float, np.integer, np.floating)):
+            raise TypeError(f"arange: expected numbers, got {type(bound).__name__}")
+    if step == 0 or not all(math.isfinite(bound) for bound in (start, end, step)):
+        raise ValueError(f"arange: expected finite bounds and a step that is not 0, got {start}, {end}, {step}")
+    if (end - start) * step < 0:
+        raise ValueError(f"arange: the step {step} leads away from {end}")
+    integers = all(isinstance(bound, (int, np.integer)) for bound in (start, end, step))
+    count = -((start - end) // step) if integers else math.ceil((end - start) / step)
+    if count >= 1 << 60:
+        raise MemoryError(f"arange: {count} elements have more bytes than a 64-bit size can count")
+    result = _empty((int(count),), code_of(dtype if dtype is not None else np.int64 if integers else np.float32))
+    view = array_view(result, "arange")
+    view[...] = _converted(np.arange(count) * step + start if count else np.empty(0), view.dtype)
+    return result.requires_grad_() if requires_grad else result
+
+
+def _like(name: str, make: Any) -> Any:
+    def like(input: Tensor, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+        if not isinstance(input, Tensor):
+            raise TypeError(f"{name}: expected a Tensor, got {type(input).__name__}")
+        return make(input.shape, dtype=input.dtype if dtype is None else dtype, requires_grad=requires_grad)
+
+    like.__name__ = like.__qualname__ = name
+    like.__doc__ = f"`{make.__name__}` of another tensor's shape and type."
+    return like
+
+
+empty_like = _like("empty_like", empty)
+zeros_like = _like("zeros_like", zeros)
+ones_like = _like("ones_like", ones)
+
+
+def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """`full` of another tensor's shape and type."""
+    if not isinstance(input, Tensor):
+        raise TypeError(f"full_like: expected a Tensor, got {type(input).__name__}")
+    return full(input.shape, fill_value, dtype=input.dtype if dtype is None else dtype, requires_grad=requires_grad)
+
