@@ -43,6 +43,20 @@ cdef class Pass:
         self.stack = []
 
 
+# ---- recording ----
+
+def is_grad_enabled():
+    """Whether operators of this thread record for backward."""
+    return bool(recording())
+
+
+def set_grad_enabled(bint on):
+    """Set this thread's grad mode; returns the old one. `no_grad` and `enable_grad` are the public doors."""
+    cdef bint old = recording()
+    set_recording(on)
+    return bool(old)
+
+
 # ---- order ----
 
 cdef int enter(Pass walk, Record r) except -1:

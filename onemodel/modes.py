@@ -11,7 +11,7 @@ import sys
 
 from onemodel._kernels import table
 from onemodel._kernels.table import available_isas, get_isa
-from onemodel.tensor import is_grad_enabled, set_grad_enabled
+from onemodel.autograd import is_grad_enabled, set_grad_enabled
 
 MODES = ("fast", "exact")
 

@@ -18,17 +18,13 @@ from onemodel.errors import ShapeError, TensorVersionError
 cdef extern from *:
     """
     static _Thread_local int om_recording = 1; /* grad mode, one per thread; new threads record */
+    static PyObject *om_type_dict(PyTypeObject *t) { Py_INCREF(t->tp_dict); return t->tp_dict; }
     """
     int om_recording
+    dict om_type_dict(PyTypeObject *t)
 
 cdef extern from "Python.h":
     void PyType_Modified(PyTypeObject *t)
-    dict om_type_dict "_om_type_dict" (PyTypeObject *t)
-
-cdef extern from *:
-    """
-    static PyObject *_om_type_dict(PyTypeObject *t) { Py_INCREF(t->tp_dict); return t->tp_dict; }
-    """
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.bool_))
 float32, int32, int64, uint8, bool_ = np.float32, np.int32, np.int64, np.uint8, np.bool_
@@ -49,18 +45,6 @@ cdef bint recording() noexcept nogil:
 cdef void set_recording(bint on) noexcept nogil:
     global om_recording
     om_recording = on
-
-
-def is_grad_enabled():
-    """Whether operators of this thread record for backward."""
-    return bool(om_recording)
-
-
-def set_grad_enabled(bint on):
-    """Set this thread's grad mode; returns the old one. `no_grad` and `enable_grad` are the public doors."""
-    old = bool(om_recording)
-    set_recording(on)
-    return old
 
 
 def install_method(str name, function):
@@ -419,10 +403,6 @@ cdef class Tensor:
     @property
     def _storage(self):
         return self.storage
-
-    @property
-    def _offset(self):
-        return self.offset
 
     def numel(self):
         """Number of elements."""
