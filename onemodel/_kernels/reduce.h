@@ -47,108 +47,208 @@ static inline double chain(double acc, const float *x, ptrdiff_t n) {
     return acc;
 }
 
-enum { PIECE = 128 };
+/* A window is added in lanes if that provably gives the bits of the chain. Two cases, both resting on this: a sum of multiples of some
+ * power of two v is exact, in any order, while no partial sum exceeds 2^53 v.
+ *
+ * On a grid (sum_on_wide_grid, sum_on_tight_grid). acc and all x_i are multiples of v and every partial sum s_i of the chain has |s_i| <= 2^53 v: then each step
+ * of the chain is exact and its end is the sum in any order. v is the lower of acc's last bit and the last bit that the exponent of
+ * the smallest x_i other than 0 allows. A lane's partial sums are at most A, the greatest lane sum of |x|, and four lanes added up at
+ * most 4 A. The prefixes p_k at the ends of pieces are such sums, added up over the lanes one by one: where a true value exceeds
+ * 2^53 v, so does (or equals it) the rounded one, so looking at every value computed is enough. Between the ends, |s_i| is at most
+ * |p_k| + the sum of |x| over one piece. 0.1 % more covers the float32 roundings in the sums of |x|, at most 1024 / LANES each.
+ *
+ * In a binade (sum_in_binade). Let u be the spacing of doubles at acc, r_i = x_i rounded to the nearest multiple of u. If no x_i lies
+ * midway between two multiples (a tie) and all partial sums keep 2^52 u <= |s| <= 2^53 u, then fl(s_i + x_i) is the multiple of u nearest
+ * s_i + x_i, which is s_i + r_i, s_i being a multiple of u. So the chain ends at acc + sum(r_i), again in any order. As
+ * |r_i| <= M + u, M = max|x|, partial sums stay within S = n (M + u) of acc; demanding |acc| - S >= 2^52 u and |acc| + S <= 2^53 u leaves
+ * n u / 2 for the roundings of these two tests. The rounding itself costs nothing: a lane that starts at C = 1.5 * 2^52 u stays in
+ * (2^52 u, 2^53 u), for it moves by less than S / 2 <= 2^50 u; doubles there are the multiples of u, so adding x_i adds r_i. To see
+ * ties, a twin lane starts one u higher. Without a tie both move alike and the twin stays u above, of the other parity. The first tie
+ * sends both to an even multiple, 0 or 2 u apart; of one parity from then on, they stay so. Hence the twin is u above at the end of
+ * a piece if and only if there was no tie.
+ *
+ * NaN and infinities go to the chain; zeros change no sum, for acc starts at +0 and is never -0; below 2^300 nothing here overflows,
+ * and with the last bit of a float32 at or above 2^-149 nothing is lost to underflow. */
+enum { PIECE = 128, WINDOW = 8 * PIECE };
 
-/* Tries to add PIECE elements to *acc in lanes with the bits of the chain; returns 0, *acc untouched, where it cannot tell.
- *
- * Let u be a power of two and r_i = x_i rounded to the nearest multiple of u (ties to even). All r_i, and acc, are multiples of u; a
- * sum of multiples of u is exact in any order while no partial sum exceeds 2^53 u. So acc + sum(r_i) is one number, whatever the order
- * of lanes. It is also what the chain gives in two cases.
- *
- *   A. Every r_i = x_i, and |acc| + sum |x_i| <= 2^53 u. Then each step of the chain is exact.
- *   B. No x_i lies midway between two multiples of u, and all partial sums keep 2^52 u <= |s| <= 2^53 u, so that u is the spacing of
- *      doubles around each. Then s_{i+1} = fl(s_i + x_i) is the multiple of u nearest s_i + x_i, which is s_i + r_i, s_i being
- *      a multiple of u and there being no tie that the parity of s_i would decide.
- *
- * The choice of u. M = max |x_i|, finite and not 0 (else: all zeros leave acc as it is, since acc is never -0; NaN and infinities go
- * to the chain). B = fl(|acc| + PIECE M), E its exponent, u = 2^(E - 52). As 2^(E+1) is a double and B < 2^(E+1), the true bound is
- * below 2^(E+1) = 2^53 u too; and |x_i| <= M < 2^53 u / PIECE = 2^46 u.
- *   acc is a multiple of u if its exponent is E; else |acc| < 2^52 u and acc / u, an exact scaling, is compared with its integer part.
- *   r_i = fl(fl(x_i + C) - C) with C = 1.5 * 2^52 u: x_i + C stays within (2^52 u, 2^53 u), where doubles are the multiples of u.
- *   d_i = x_i - r_i is exact (a multiple of the last bit of x_i, and not above |x_i|, or 0) and |d_i| <= u / 2. So case A means all
- *   d_i = 0; a tie means |d_i| = u / 2. As integers, the bits of |d_i| minus the bits of u / 2 are negative unless there is a tie, and
- *   the bits of |d_i| minus 1 are negative only for 0: the signs of all of them are joined with AND.
- *   Case A: |r_i| = |x_i|: the bound is B's. Case B: |r_i| <= M + u / 2, so partial sums differ from acc by less than
- *   S = PIECE (M + u); demanding |acc| - S >= 2^E and |acc| + S <= 2^(E+1) leaves PIECE u / 2 for the roundings of these tests.
- * u is between 2^-195 and 2^160, so no step here overflows or loses bits to underflow. */
-static inline int sum_piece(double *acc, const float *x) {
-    int32_t top = 0;
-    for (int i = 0; i < PIECE; i++) {
-        int32_t b = bits_f4(x[i]) & 0x7FFFFFFF;
+static inline double power_of_two(int64_t exponent) {
+    uint64_t b = (uint64_t)(exponent + 1023) << 52;
+    double x;
+    memcpy(&x, &b, sizeof x);
+    return x;
+}
+
+static inline double sum_lanes(vd v) {
+    double lanes[VD_LANES], sum = 0.0;
+    vd_store(lanes, v);
+    for (int k = 0; k < VD_LANES; k++) sum += lanes[k];
+    return sum;
+}
+
+static inline double max_abs(double s, double reach) {
+    double size = s < 0 ? -s : s;
+    return size > reach ? size : reach;
+}
+
+/* Adds all n elements and returns 1 if every partial sum stays below limit = 2^53 v, else leaves *acc and returns 0. */
+static inline int sum_on_tight_grid(double *acc, const float *x, ptrdiff_t n, double limit) {
+    vd s0 = vd_set(0.0), s1 = s0, s2 = s0, s3 = s0, prefix[WINDOW / PIECE], sizes[WINDOW / PIECE];
+    vf all0 = vf_set(0.0f), all1 = all0;
+    for (ptrdiff_t i = 0, k = 0; i < n; i += PIECE, k++) {
+        vf piece0 = vf_set(0.0f), piece1 = piece0;
+        for (ptrdiff_t j = i; j < i + PIECE; j += 2 * LANES) {
+            vf v = vf_load(x + j), w = vf_load(x + j + LANES);
+            s0 = vd_add(s0, vd_lo(v));
+            s1 = vd_add(s1, vd_hi(v));
+            s2 = vd_add(s2, vd_lo(w));
+            s3 = vd_add(s3, vd_hi(w));
+            piece0 = vf_add(piece0, vf_abs(v));
+            piece1 = vf_add(piece1, vf_abs(w));
+        }
+        all0 = vf_add(all0, piece0);
+        all1 = vf_add(all1, piece1);
+        piece0 = vf_add(piece0, piece1);
+        sizes[k] = vd_add(vd_lo(piece0), vd_hi(piece0));
+        prefix[k] = vd_add(vd_add(s0, s1), vd_add(s2, s3));
+    }
+    float lanes[LANES];
+    double largest = 0.0, between = 0.0, s = 0.0, reach = max_abs(*acc, 0.0);
+    vf_store(lanes, vf_max(all0, all1));
+    for (int k = 0; k < LANES; k++) largest = max_abs(lanes[k], largest);
+    for (ptrdiff_t k = 0; k < n / PIECE; k++) {
+        double sums[VD_LANES], most = 0.0;
+        vd_store(sums, prefix[k]);
+        s = 0.0;
+        for (int j = 0; j < VD_LANES; j++) {
+            s += sums[j];
+            most = max_abs(s, most);
+        }
+        s += *acc;
+        reach = max_abs(max_abs(s, most), reach);
+        between = max_abs(sum_lanes(sizes[k]), between);
+    }
+    if (!(reach + 1.001 * between < limit && 4.004 * largest < limit)) return 0;
+    *acc = s;
+    return 1;
+}
+
+/* The same where |acc| + n max|x| is below the limit: nothing to look at. */
+static inline double sum_on_wide_grid(double acc, const float *x, ptrdiff_t n) {
+    vd s0 = vd_set(0.0), s1 = s0, s2 = s0, s3 = s0;
+    for (ptrdiff_t i = 0; i < n; i += 2 * LANES) {
+        vf v = vf_load(x + i), w = vf_load(x + i + LANES);
+        s0 = vd_add(s0, vd_lo(v));
+        s1 = vd_add(s1, vd_hi(v));
+        s2 = vd_add(s2, vd_lo(w));
+        s3 = vd_add(s3, vd_hi(w));
+    }
+    return acc + sum_lanes(vd_add(vd_add(s0, s1), vd_add(s2, s3)));
+}
+
+/* Adds the pieces before the first one with a tie, which it reports; returns how many elements those are. */
+static inline ptrdiff_t sum_in_binade(double *acc, const float *x, ptrdiff_t n, double u, int *tie) {
+    const vd c = vd_set(0x1.8p52 * u), one = vd_set(u);
+    vd s0 = c, s1 = c, s2 = c, s3 = c, t0 = vd_add(c, one), t1 = t0, t2 = t0, t3 = t0;
+    ptrdiff_t i = 0;
+    for (; i < n; i += PIECE) {
+        vd p0 = s0, p1 = s1, p2 = s2, p3 = s3;
+        for (ptrdiff_t j = i; j < i + PIECE; j += 2 * LANES) {
+            vf v = vf_load(x + j), w = vf_load(x + j + LANES);
+            vd x0 = vd_lo(v), x1 = vd_hi(v), x2 = vd_lo(w), x3 = vd_hi(w);
+            s0 = vd_add(s0, x0);
+            s1 = vd_add(s1, x1);
+            s2 = vd_add(s2, x2);
+            s3 = vd_add(s3, x3);
+            t0 = vd_add(t0, x0);
+            t1 = vd_add(t1, x1);
+            t2 = vd_add(t2, x2);
+            t3 = vd_add(t3, x3);
+        }
+        /* Each difference is 0, u or 2 u: its bits are u's or others. A shifted xor is 0 or a positive number, so sums hide none. */
+        vd e = vd_iadd(vd_iadd(vd_shr(vd_xor(vd_sub(t0, s0), one), 3), vd_shr(vd_xor(vd_sub(t1, s1), one), 3)),
+                       vd_iadd(vd_shr(vd_xor(vd_sub(t2, s2), one), 3), vd_shr(vd_xor(vd_sub(t3, s3), one), 3)));
+        double apart[VD_LANES];
+        uint64_t bits[VD_LANES], any = 0;
+        vd_store(apart, e);
+        memcpy(bits, apart, sizeof bits);
+        for (int k = 0; k < VD_LANES; k++) any |= bits[k];
+        if (any) {
+            *tie = 1;
+            s0 = p0;
+            s1 = p1;
+            s2 = p2;
+            s3 = p3;
+            break;
+        }
+    }
+    *acc += sum_lanes(vd_add(vd_add(vd_sub(s0, c), vd_sub(s1, c)), vd_add(vd_sub(s2, c), vd_sub(s3, c))));
+    return i;
+}
+
+/* n a multiple of PIECE, at most WINDOW; returns how many elements it added to *acc: 0 where no case holds. */
+static inline ptrdiff_t sum_window(double *acc, const float *x, ptrdiff_t n, int *tie) {
+    uint32_t top = 0, low = UINT32_MAX; /* low: of the bits less 1, so that 0 is out of the way */
+    for (ptrdiff_t i = 0; i < n; i++) {
+        uint32_t b = (uint32_t)bits_f4(x[i]) & 0x7FFFFFFF;
         top = b > top ? b : top;
+        low = b - 1 < low ? b - 1 : low;
     }
     if (top >= 0x7F800000) return 0;
-    if (top == 0) return 1;
-    double m = f4_bits(top), old = *acc, size = old < 0 ? -old : old, bound = size + PIECE * m;
-    if (!(bound < 0x1p300)) return 0;
-    uint64_t b, a, half_bits;
-    memcpy(&b, &bound, sizeof b);
-    memcpy(&a, &size, sizeof a);
-    uint64_t exponent = b >> 52, ub = (exponent - 52) << 52, scale_bits = (uint64_t)(2046 - (exponent - 52)) << 52;
-    double u, scale;
-    memcpy(&u, &ub, sizeof u);
-    memcpy(&scale, &scale_bits, sizeof scale);
-    if (a >> 52 != exponent && (double)(int64_t)(size * scale) != size * scale) return 0;
-    half_bits = ub - ((uint64_t)1 << 52);
-
-    double minus_one, minus_half;
-    uint64_t all = ~(uint64_t)0, negated = -half_bits, magnitude = all >> 1;
-    memcpy(&minus_one, &all, sizeof all);
-    memcpy(&minus_half, &negated, sizeof negated);
-    vd c = vd_set(0x1.8p52 * u), no_sign, s0 = vd_set(0.0), s1 = s0, zero0 = vd_set(minus_one), zero1 = zero0, apart0 = zero0, apart1 = zero0;
-    memcpy(&minus_one, &magnitude, sizeof magnitude);
-    no_sign = vd_set(minus_one);
-    const vd less_one = zero0, less_half = vd_set(minus_half);
-    for (int i = 0; i < PIECE; i += LANES) {
-        vf v = vf_load(x + i);
-        vd x0 = vd_lo(v), x1 = vd_hi(v), r0 = vd_sub(vd_add(x0, c), c), r1 = vd_sub(vd_add(x1, c), c);
-        vd d0 = vd_and(vd_sub(x0, r0), no_sign), d1 = vd_and(vd_sub(x1, r1), no_sign);
-        s0 = vd_add(s0, r0);
-        s1 = vd_add(s1, r1);
-        zero0 = vd_and(zero0, vd_iadd(d0, less_one));
-        zero1 = vd_and(zero1, vd_iadd(d1, less_one));
-        apart0 = vd_and(apart0, vd_iadd(d0, less_half));
-        apart1 = vd_and(apart1, vd_iadd(d1, less_half));
+    if (top == 0) return n;
+    double m = f4_bits((int32_t)top), size = *acc < 0 ? -*acc : *acc;
+    if (!(size < 0x1p300)) return 0;
+    uint64_t b;
+    memcpy(&b, &size, sizeof b);
+    int64_t spacing = (int64_t)(b >> 52) - 1023 - 52, least = (low + 1) >> 23, grid = (least ? least : 1) - 150;
+    if (b != 0) {
+        int64_t last = spacing + __builtin_ctzll(b | (uint64_t)1 << 52);
+        grid = last < grid ? last : grid;
     }
-    double lanes[VD_LANES], sum = 0.0;
-    int64_t zeros[VD_LANES], aparts[VD_LANES], zero = -1, apart = -1;
-    vd_store(lanes, vd_add(s0, s1));
-    vd_store((double *)zeros, vd_and(zero0, zero1));
-    vd_store((double *)aparts, vd_and(apart0, apart1));
-    for (int i = 0; i < VD_LANES; i++) {
-        sum += lanes[i];
-        zero &= zeros[i];
-        apart &= aparts[i];
+    double limit = power_of_two(grid + 53);
+    if (size + 1.001 * (double)n * m < limit) {
+        *acc = sum_on_wide_grid(*acc, x, n);
+        return n;
     }
-    double slack = PIECE * (m + u), low = 0x1p52 * u;
-    if (zero >= 0 && !(apart < 0 && size - slack >= low && size + slack <= 2 * low)) return 0;
-    *acc = old + sum;
-    return 1;
+    if (size + m < limit && sum_on_tight_grid(acc, x, n, limit)) return n;
+    if (b == 0) return 0;
+    double u = power_of_two(spacing), slack = (double)n * (m + u);
+    if (size - slack >= 0x1p52 * u && size + slack <= 0x1p53 * u) return sum_in_binade(acc, x, n, u, tie);
+    return 0;
 }
 
 static double sum_row_exact(double acc, const float *x, ptrdiff_t n) {
     ptrdiff_t i = 0;
-    if (VD_LANES > 1)
-        for (; i + PIECE <= n; i += PIECE)
-            if (!sum_piece(&acc, x + i)) acc = chain(acc, x + i, PIECE);
+    while (VD_LANES > 1 && n - i >= PIECE) {
+        int tie = 0;
+        ptrdiff_t window = n - i < WINDOW ? (n - i) / PIECE * PIECE : WINDOW, done = sum_window(&acc, x + i, window, &tie);
+        if (done == 0 && !tie && window > PIECE) done = sum_window(&acc, x + i, PIECE, &tie); /* few may fit where many do not */
+        i += done;
+        if (done == 0 || tie) {
+            acc = chain(acc, x + i, PIECE);
+            i += PIECE;
+        }
+    }
     return chain(acc, x + i, n - i);
 }
 
-/* Fast mode: four lane accumulators, joined in one fixed order. */
+/* Fast mode: eight vectors meet in float32, the groups of eight in double lanes, always in the same order. */
 static double sum_row_fast(double acc, const float *x, ptrdiff_t n) {
-    vd s0 = vd_set(0.0), s1 = s0, s2 = s0, s3 = s0;
+    vd s0 = vd_set(0.0), s1 = s0;
     ptrdiff_t i = 0;
-    for (; i + 2 * LANES <= n; i += 2 * LANES) {
-        vf v = vf_load(x + i), w = vf_load(x + i + LANES);
+    for (; i + 8 * LANES <= n; i += 8 * LANES) {
+        vf a = vf_add(vf_load(x + i), vf_load(x + i + LANES)), b = vf_add(vf_load(x + i + 2 * LANES), vf_load(x + i + 3 * LANES));
+        vf c = vf_add(vf_load(x + i + 4 * LANES), vf_load(x + i + 5 * LANES)), d = vf_add(vf_load(x + i + 6 * LANES), vf_load(x + i + 7 * LANES));
+        vf v = vf_add(vf_add(a, b), vf_add(c, d));
         s0 = vd_add(s0, vd_lo(v));
-        s2 = vd_add(s2, vd_lo(w));
-        if (VD_LANES < LANES) {
-            s1 = vd_add(s1, vd_hi(v));
-            s3 = vd_add(s3, vd_hi(w));
-        }
+        if (VD_LANES < LANES) s1 = vd_add(s1, vd_hi(v));
+    }
+    for (; i + LANES <= n; i += LANES) {
+        vf v = vf_load(x + i);
+        s0 = vd_add(s0, vd_lo(v));
+        if (VD_LANES < LANES) s1 = vd_add(s1, vd_hi(v));
     }
     double lanes[VD_LANES], sum = 0.0;
-    vd_store(lanes, vd_add(vd_add(s0, s1), vd_add(s2, s3)));
+    vd_store(lanes, vd_add(s0, s1));
     for (int k = 0; k < VD_LANES; k++) sum += lanes[k];
     return chain(acc + sum, x + i, n - i);
 }
@@ -180,7 +280,7 @@ static void sum_rows_8(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff
 }
 
 static void k_sum_rows(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *acc) {
-    if (!OM_EXACT && cols >= 4 * LANES) {
+    if (!OM_EXACT && cols >= 64) {
         for (ptrdiff_t r = 0; r < rows; r++) acc[r] = sum_row_fast(acc[r], x + r * stride, cols);
         return;
     }
@@ -193,17 +293,27 @@ static void k_sum_rows(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff
     for (; r < rows; r++) acc[r] = sum_row_exact(acc[r], x + r * stride, cols);
 }
 
+/* Eight rows per visit of the running sums; fast mode lets the eight meet in float32 first. */
 static void k_sum_columns(const float *restrict x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *restrict acc) {
     ptrdiff_t r = 0;
-    for (; r + 4 <= rows; r += 4, x += 4 * stride)
+    for (; r + 8 <= rows; r += 8, x += 8 * stride) {
+        const float *x1 = x + stride, *x2 = x1 + stride, *x3 = x2 + stride, *x4 = x3 + stride, *x5 = x4 + stride, *x6 = x5 + stride, *x7 = x6 + stride;
         for (ptrdiff_t c = 0; c < cols; c++) {
-            double a = acc[c];
-            a += (double)x[c];
-            a += (double)x[c + stride];
-            a += (double)x[c + 2 * stride];
-            a += (double)x[c + 3 * stride];
-            acc[c] = a;
+            if (OM_EXACT) {
+                double a = acc[c] + (double)x[c];
+                a += (double)x1[c];
+                a += (double)x2[c];
+                a += (double)x3[c];
+                a += (double)x4[c];
+                a += (double)x5[c];
+                a += (double)x6[c];
+                a += (double)x7[c];
+                acc[c] = a;
+            } else {
+                acc[c] += (double)(((x[c] + x1[c]) + (x2[c] + x3[c])) + ((x4[c] + x5[c]) + (x6[c] + x7[c])));
+            }
         }
+    }
     for (; r < rows; r++, x += stride)
         for (ptrdiff_t c = 0; c < cols; c++) acc[c] += (double)x[c];
 }

@@ -31,8 +31,8 @@ cdef Py_ssize_t COPY_4 = row_index("copy", "copy_4")
 
 cdef enum:
     BLOCK = 512         # outputs with running state at once, on the stack
-    GATHER_ROWS = 8     # a strided block is first laid out as this many rows
-    GATHER_COLS = 1024
+    GATHER_ROWS = 8     # a strided block is first laid out as this many rows of this many elements
+    GATHER_COLS = 2048
     SPAN = 65536        # where fast mode may split one sum
 
 # How a block of outputs is read: as contiguous columns, as contiguous rows, or through a copy.
@@ -68,19 +68,19 @@ cdef inline void remove_axis(Dims *d, int i) noexcept nogil:
 
 
 # Splits the axes; returns the number of outputs (job.reduced_total has the other factor).
-cdef Py_ssize_t plan(Job *job, int ndim, const Py_ssize_t *shape, const Py_ssize_t *strides, unsigned long long axes_mask) noexcept nogil:
+cdef Py_ssize_t plan(Job *job, int mode, int ndim, const Py_ssize_t *shape, const Py_ssize_t *strides, unsigned long long axes_mask) noexcept nogil:
     cdef Py_ssize_t sizes[64]
     cdef Py_ssize_t steps[64]
     cdef Py_ssize_t packed[64]
     cdef Py_ssize_t outputs
     cdef int i, k = 0, v = -1
-    sizes[0] = 1    # the compiler cannot see that an empty list is never read
+    sizes[0] = steps[0] = 1    # the compiler cannot see that an empty list is never read
     for i in range(ndim):
         if axes_mask >> i & 1:
             sizes[k], steps[k] = shape[i], strides[i]
             k += 1
-    contiguous_strides(k, sizes, packed)
-    job.reduced_total = simplify(&job.outer, k, sizes, steps, packed, False)
+    # Fast mode may add in the order of memory.
+    job.reduced_total = simplify(&job.outer, k, sizes, steps, steps, mode == FAST)
     k = 0
     for i in range(ndim):
         if not axes_mask >> i & 1:
@@ -161,7 +161,8 @@ cdef void reduce_piece(void *context, Py_ssize_t p) noexcept nogil:
     cdef double sums[BLOCK]
     cdef float bests[BLOCK]
     cdef float *scratch = NULL
-    cdef Py_ssize_t unit, at_x, at_out, count, i, k, r, c, rows, cols
+    cdef Py_ssize_t unit, at_x, at_out, count, i, k, r, c, rows, cols, together = 1
+    cdef int last = 0
     cdef const float *x
     cdef om_copy_fn *copy = <om_copy_fn *> job.table.row[COPY_4]
     if job.path == GATHER:
@@ -169,6 +170,10 @@ cdef void reduce_piece(void *context, Py_ssize_t p) noexcept nogil:
         if scratch == NULL:
             job.failed = True
             return
+    # One output: whole logical rows, side by side in memory, are laid out one after the other.
+    if job.path == GATHER and job.size == 1 and job.outer.n > 0 and job.n <= GATHER_ROWS * GATHER_COLS // 8:
+        together = GATHER_ROWS * GATHER_COLS // job.n
+        last = job.outer.n - 1
     for unit in range(begin(job.units, job.pieces, p), begin(job.units, job.pieces, p + 1)):
         locate(job, unit, &at_x, &at_out, &count)
         for i in range(count):
@@ -176,9 +181,17 @@ cdef void reduce_piece(void *context, Py_ssize_t p) noexcept nogil:
                 sums[i] = 0.0
             else:
                 bests[i] = -INFINITY if job.op == 2 else INFINITY
-        for k in range(job.outer_total):
+        k = 0
+        while k < job.outer_total:
             x = job.x + at_x + offset(&job.outer, k)
-            if job.path == COLUMNS:
+            k += 1
+            if together > 1:
+                rows = job.outer.size[last] - (k - 1) % job.outer.size[last]
+                rows = together if together < rows else rows
+                copy(x, job.outer.a[last], job.n_step, scratch, job.n, 1, rows, job.n)
+                join(job, scratch, 0, 1, rows * job.n, False, sums, bests)
+                k += rows - 1
+            elif job.path == COLUMNS:
                 join(job, x, job.n_step, job.n, count, True, sums, bests)
             elif job.path == ROWS:
                 join(job, x, job.x_step, count, job.n, False, sums, bests)
@@ -239,7 +252,7 @@ cdef int reduce(int mode, int op, int ndim, const Py_ssize_t *shape, const Py_ss
     cdef Py_ssize_t i, outputs
     cdef double total = 0.0
     job.table, job.op, job.x, job.out, job.failed = table_of(mode), op, x, out, False
-    outputs = plan(&job, ndim, shape, strides, axes_mask)
+    outputs = plan(&job, mode, ndim, shape, strides, axes_mask)
     if job.reduced_total == 0:
         for i in range(outputs):
             out[i] = 0.0 if op == 0 else NAN if op == 1 else -INFINITY if op == 2 else INFINITY
@@ -360,7 +373,7 @@ cdef int extremum_bwd(int mode, int ndim, const Py_ssize_t *shape, const Py_ssiz
         strided_copy(ndim, shape, 4, x, strides, dx, packed)
         x = dx
     job.table, job.x, job.y, job.g, job.dx = table_of(mode), x, y, g, dx
-    if plan(&job, ndim, shape, packed, axes_mask) == 0 or job.reduced_total == 0:
+    if plan(&job, mode, ndim, shape, packed, axes_mask) == 0 or job.reduced_total == 0:
         return 0
     if job.path == GATHER:
         # A contiguous x has its unit stride in a few columns here: read them as columns all the same.
