@@ -35,7 +35,14 @@ def demo(argv: list[str]) -> int:
     return int(module.main(argv[1:] if argv[:1] == [name] else argv) or 0)
 
 
-COMMANDS: tuple[Callable[[list[str]], int], ...] = (config, demo)
+def check_zero_alloc(argv: list[str]) -> int:
+    """run a training step many times; fail if it takes memory or grows"""
+    from onemodel.check_zero_alloc import main
+
+    return main(argv)
+
+
+COMMANDS: tuple[Callable[[list[str]], int], ...] = (config, demo, check_zero_alloc)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
