@@ -156,6 +156,17 @@ def test_every_layout_and_thread_count(path, shape):
             assert np.array_equal(bits(got), bits(expected[mode])), (na, nb, mode, threads)
 
 
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("m", [1, 2, 3, 7, 60])
+def test_nothing_is_written_beside_the_output(path, m):
+    """Every width of the last panel, at the end of a buffer that is looked at on both sides."""
+    for n, mode in itertools.product([*range(1, 70), 129, 137], both_modes(path)):
+        a, b = normal(m, m, 11), normal(n, 11, n)
+        whole = np.full(m * n + 256, 7, np.float32)
+        gemm.matmul_arrays(a, b, None, mode, whole[128:-128].reshape(m, n))
+        assert np.all(whole[:128] == 7) and np.all(whole[-128:] == 7), (m, n, mode)
+
+
 @pytest.mark.parametrize("shape", [(8, 2000, 200), (300, 300, 300), (2000, 1, 200)], ids=str)
 def test_threads_take_part(shape):
     """A worker of a busy machine may come too late for one product, not for every one of several seconds."""

@@ -114,6 +114,9 @@ typedef void tile_fn(ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, pt
 OM_TILE_ROWS(OM_TILES)
 #define OM_TILES_4(M) TILES_OF(M, 4)
 #if defined(__aarch64__)
+/* The last panel of a row of four-vector panels may be three vectors wide; elsewhere a panel has two, and k_width avoids three. */
+#define OM_TILES_3(M) TILES_OF(M, 3)
+OM_TILE_ROWS(OM_TILES_3)
 OM_TILE_ROWS(OM_TILES_4)
 #else
 OM_TILES_4(1) OM_TILES_4(2) OM_TILES_4(3)
@@ -125,7 +128,8 @@ TILES_OF(1, 8)
 #define OM_TILE_4(M) {tile_##M##_4_rows, tile_##M##_4_side},
 static tile_fn *const tiles_1[MR][2] = {OM_TILE_ROWS(OM_TILE_1)}, *const tiles_2[MR][2] = {OM_TILE_ROWS(OM_TILE_2)};
 #if defined(__aarch64__)
-static tile_fn *const tiles_4[MR][2] = {OM_TILE_ROWS(OM_TILE_4)};
+#define OM_TILE_3(M) {tile_##M##_3_rows, tile_##M##_3_side},
+static tile_fn *const tiles_3[MR][2] = {OM_TILE_ROWS(OM_TILE_3)}, *const tiles_4[MR][2] = {OM_TILE_ROWS(OM_TILE_4)};
 #else
 static tile_fn *const tiles_4[3][2] = {OM_TILE_4(1) OM_TILE_4(2) OM_TILE_4(3)};
 #endif
@@ -140,6 +144,9 @@ static ptrdiff_t k_width(ptrdiff_t m, ptrdiff_t columns) {
 static void k_tile(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, ptrdiff_t csa, const float *b, ptrdiff_t rsb,
                    float *c, ptrdiff_t rsc, const float *bias, int flags) {
     tile_fn *const(*of)[2] = n <= LANES ? tiles_1 : n <= 2 * LANES ? tiles_2 : n <= 4 * LANES ? tiles_4 : tiles_8;
+#if defined(__aarch64__)
+    if (n > 2 * LANES && n <= 3 * LANES) of = tiles_3;
+#endif
     of[m - 1][rsa == 1](n, k, a, rsa, csa, b, rsb, c, rsc, bias, flags);
 }
 
