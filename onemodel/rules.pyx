@@ -165,8 +165,8 @@ cdef Tensor forward_integer(Map rule, PyObject **inputs, int rank, const Py_ssiz
     arrays = [array_view((<Tensor>inputs[i]), rule.name) for i in range(rule.inputs)]
     try:
         rule.integer(*arrays, out=array_view(out, rule.name))
-    except TypeError as error:
-        raise TypeError(f"{rule.name}: not defined for {out.dtype}: {error}") from None
+    except TypeError:
+        raise TypeError(f"{rule.name}: not defined for {arrays[first].dtype}; write .cast(om.float32)") from None
     return out
 
 
@@ -180,7 +180,7 @@ cdef Tensor forward(Map rule, PyObject **inputs, Tensor into=None):
     for i in range(rule.inputs):
         t = <Tensor>inputs[i]
         wants = wants or t.wants_grad
-        if t.code != FLOAT32 and not (rule.signature == SELECT and i == 0 and t.code == BOOL):
+        if t.code != (BOOL if rule.signature == SELECT and i == 0 else FLOAT32):
             floats = False
         if t.rank == 0:
             operands[i].steps[0] = 0

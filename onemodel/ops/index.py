@@ -140,7 +140,11 @@ class Index(Op):
 
     @staticmethod
     def reference(x, key):
-        return x[key]
+        if not isinstance(key, tuple) or not any(isinstance(part, list) for part in key):
+            return x[key]
+        # NumPy broadcasts integers beside a list with it and moves them to the front; here, as in torch, integers select first.
+        y = x[tuple(slice(part, part + 1) if isinstance(part, int) else part for part in key)]
+        return np.squeeze(y, tuple(i for i, part in enumerate(key) if isinstance(part, int)))
 
     samples = [
         Sample(name, (Input((4, 5, 6)), key), {})
