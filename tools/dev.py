@@ -260,7 +260,14 @@ def size(args):
     return int(any(value > bound for _, value, bound in rows))
 
 
-COMMANDS = (build, demo, test, lint, types, docs, wheel, size, sanitize, neon)
+def bench(args):
+    """[--vs torch] [options]: the speed table, against torch with --vs torch (see docs/performance.md)"""
+    # The peer is 190 MB: only who asks for it pays.
+    ready("demo", "test", *(["oracle"] if any(a.startswith("--vs") for a in args) else []))
+    return run(PYTHON, "tools/bench.py", *args, check=False).returncode
+
+
+COMMANDS = (build, demo, test, bench, lint, types, docs, wheel, size, sanitize, neon)
 
 
 def main(argv):

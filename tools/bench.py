@@ -1,0 +1,413 @@
+#!/usr/bin/env python3
+"""Owns the speed table: times of operators and steps, against PyTorch side by side and against what the machine can do at best.
+
+Needs the built checkout; torch only with --vs torch, a C compiler only for the machine's limits. Must not contain a time that fails a
+test: it prints and writes CSV, and exits with 1 below a bound only with --gate.
+"""
+
+import argparse
+import csv
+import ctypes
+import fnmatch
+import math
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+
+import numpy as np
+
+import onemodel as om
+
+TOOLS = Path(__file__).resolve().parent
+SAMPLE_SECONDS = 0.010      # least length of one sample: a thousand times the clock's step and the scheduler's disturbance apart
+MODES = ("fast", "exact")
+
+
+class Failure(Exception):
+    """A run that cannot go on; the text says what is missing and what to do."""
+
+
+# -- the rows -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. `make(library)` gets `Ours` or `Torch` and returns what is timed, without arguments.
+
+    target: least torch / onemodel in fast mode; exact: the same in exact mode. flops, copied or read: operations, bytes read and written,
+    or bytes only read of one call that is bound by them, for the share of the machine's limit; limit: the least such share in fast mode.
+    """
+
+    name: str
+    make: Callable
+    target: float
+    exact: float
+    flops: float = 0.0
+    copied: float = 0.0
+    read: float = 0.0
+    limit: float = 0.0
+
+
+def values(seed, *shape):
+    return np.random.default_rng(seed).uniform(-1.0, 1.0, shape).astype(np.float32)
+
+
+def product_rows():
+    squares = [(n, n, n) for n in (64, 128, 256, 512, 1024, 2048)]
+    skinny = [(32, 512, 128), (8, 1024, 256), (1, 1024, 1024), (4096, 64, 576), (64, 4096, 576), (128, 128, 4096)]
+
+    def make(m, n, k, form):
+        def build(lib):
+            # nt: x @ w.T, a layer's forward; tn: g.T @ x, its weight gradient.
+            a = lib.tensor(values(1, k, m)).T if form == "tn" else lib.tensor(values(1, m, k))
+            b = lib.tensor(values(2, n, k)).T if form == "nt" else lib.tensor(values(2, k, n))
+            return lambda: a @ b
+
+        return build
+
+    def row(m, n, k, form="nn"):
+        suffix = "" if form == "nn" else f" {form}"
+        return Row(f"gemm {m}x{n}x{k}{suffix}", make(m, n, k, form), 1.0, 1.0, flops=2.0 * m * n * k,
+                   limit=0.82 if (m, n, k) == (1024, 1024, 1024) else 0.0)
+
+    return [row(*s) for s in (*squares, *skinny)] + [row(*s, form) for s in ((256, 256, 256), (32, 512, 128), (4096, 64, 576))
+                                                     for form in ("nt", "tn")]
+
+
+def elementwise_rows():
+    def make(name, n):
+        def build(lib):
+            x, y = lib.tensor(values(1, n)), lib.tensor(values(2, n))
+            function = lib.function(name)
+            return (lambda: x + y) if name == "add" else lambda: function(x)
+
+        return build
+
+    rows = []
+    for n in (1_000, 100_000, 10_000_000):
+        beyond_caches = n == 10_000_000
+        for name in ("add", "relu", "gelu", "tanh", "sigmoid", "exp"):
+            copied = 4.0 * n * (3 if name == "add" else 2) if beyond_caches else 0.0
+            rows.append(Row(f"{name} {n}", make(name, n), 1.0, 0.7, copied=copied, limit=0.85 if beyond_caches else 0.0))
+        rows.append(Row(f"sum {n}", make("sum", n), 1.0, 0.5, read=4.0 * n if beyond_caches else 0.0))
+    return rows
+
+
+def chain(lib):
+    """100 recorded operations on 16 elements, and their backward pass."""
+    x, a, b, g = lib.tensor(values(1, 16)), lib.tensor(values(2, 16)), lib.tensor(values(3, 16)), lib.tensor(values(4, 16))
+    x.requires_grad_()
+
+    def step():
+        y = x
+        for _ in range(50):
+            y = y * a
+            y = y + b
+        y.backward(g)
+
+    return step
+
+
+def mlp(batch):
+    def build(lib):
+        return lib.mlp_step(values(1, batch, 64), values(2, batch, 10))
+
+    return build
+
+
+def step_rows():
+    return [Row("chain of 100 operations", chain, 5.0, 5.0), Row("mlp 64-64-10 batch 1", mlp(1), 5.0, 5.0),
+            Row("mlp 64-64-10 batch 32", mlp(32), 5.0, 5.0)]
+
+
+ROWS = (*product_rows(), *elementwise_rows(), *step_rows())
+
+
+# -- the two libraries ----------------------------------------------------------------------------------------------------------
+
+
+class Ours:
+    name = "onemodel"
+    tensor = staticmethod(om.tensor)
+    set_num_threads = staticmethod(om.set_num_threads)
+
+    @staticmethod
+    def function(name):
+        return getattr(om, name)
+
+    @staticmethod
+    def mlp_step(x, wanted):
+        x, wanted = om.tensor(x), om.tensor(wanted)
+        weights = [om.tensor(0.1 * values(seed, *shape)).requires_grad_() for seed, shape in enumerate([(64, 64), (64,), (10, 64), (10,)])]
+
+        def step():
+            for w in weights:
+                w.grad = None
+            h = om.relu(om.linear(x, weights[0], weights[1]))
+            (om.linear(h, weights[2], weights[3]) - wanted).square().mean().backward()
+            with om.no_grad():
+                for w in weights:
+                    w -= 0.01 * w.grad
+
+        return step
+
+
+class Torch:
+    name = "torch"
+
+    def __init__(self):
+        try:
+            import torch
+        except ImportError:
+            raise Failure("--vs torch: torch is not installed; pip install torch==2.13.0") from None
+        self.torch, self.tensor, self.set_num_threads = torch, torch.tensor, torch.set_num_threads
+
+    def function(self, name):
+        return self.torch.nn.functional.gelu if name == "gelu" else getattr(self.torch, name)
+
+    def mlp_step(self, x, wanted):
+        nn = self.torch.nn
+        x, wanted = self.tensor(x), self.tensor(wanted)
+        model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+        optimizer, loss = self.torch.optim.SGD(model.parameters(), lr=0.01), nn.MSELoss()
+
+        def step():
+            optimizer.zero_grad()
+            loss(model(x), wanted).backward()
+            optimizer.step()
+
+        return step
+
+
+# -- measuring ------------------------------------------------------------------------------------------------------------------
+
+
+def seconds_of(function, calls):
+    start = time.perf_counter()
+    for _ in repeat(None, calls):
+        function()
+    return (time.perf_counter() - start) / calls
+
+
+def calls_for(function):
+    """Warm-up, and how many calls make a sample of SAMPLE_SECONDS."""
+    function()
+    calls = 1
+    while (took := seconds_of(function, calls) * calls) < SAMPLE_SECONDS and calls < 1 << 20:
+        calls = max(calls + 1, math.ceil(calls * 1.2 * SAMPLE_SECONDS / max(took, 1e-7))) if took > SAMPLE_SECONDS / 50 else 8 * calls
+    return calls
+
+
+@dataclass
+class Cell:
+    """What was measured of one row at one thread count in one mode; seconds of one call."""
+
+    row: Row
+    threads: int
+    mode: str
+    seconds: float
+    peer: float | None = None
+    share: float | None = None
+
+    @property
+    def ratio(self):
+        return None if self.peer is None else self.peer / self.seconds
+
+    @property
+    def target(self):
+        return self.row.target if self.mode == "fast" else self.row.exact
+
+    def shortfalls(self):
+        """The bounds that this cell stays below, in words."""
+        short = []
+        if self.ratio is not None and self.ratio < self.target:
+            short.append(f"{self.ratio:.2f} of torch, target {self.target:g}")
+        if self.share is not None and self.mode == "fast" and self.threads == 1 and self.share < self.row.limit:
+            short.append(f"{100 * self.share:.0f} % of the machine's limit, target {100 * self.row.limit:.0f} %")
+        return short
+
+
+def measure(row, threads, modes, samples, peer=None):
+    """The row's cells, one per mode: the modes and the peer take turns, so that a disturbance meets all of them alike."""
+    om.set_num_threads(threads)
+    if peer:
+        peer.set_num_threads(threads)
+    runs = []  # (mode or None for the peer, function, calls)
+    for mode in modes:
+        with om.arithmetic(mode):
+            function = row.make(Ours)
+            runs.append((mode, function, calls_for(function)))
+    if peer:
+        function = row.make(peer)
+        runs.append((None, function, calls_for(function)))
+    times = {mode: [] for mode, _, _ in runs}
+    for _ in range(samples):
+        for mode, function, calls in runs:
+            with om.arithmetic(mode or "fast"):
+                times[mode].append(seconds_of(function, calls))
+    middle = {mode: statistics.median(t) for mode, t in times.items()}
+    return [Cell(row, threads, mode, middle[mode], middle.get(None)) for mode in modes]
+
+
+@dataclass
+class Limits:
+    """What one core does at best: operations per second, bytes copied (read and written) and read per second."""
+
+    fma: float
+    copy: float
+    read: float
+
+    def share(self, row, seconds):
+        """Part of the limit that a call reached on one thread; None for rows without a limit."""
+        work = row.flops / self.fma + row.copied / self.copy + row.read / self.read
+        return work / seconds if work else None
+
+
+def measure_limits():
+    """The machine's limits from limits.c, or None (said on the screen) without a C compiler."""
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, "limits.so")
+        command = [*compiler, "-O3", "-march=native", "-shared", "-fPIC", str(TOOLS / "limits.c"), "-o", str(library)]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"bench.py: no limits of the machine: {shlex.join(command)} failed ({error}); set CC", file=sys.stderr)
+            return None
+        native = ctypes.CDLL(str(library))
+        for function in (native.fma_rate, native.copy_rate, native.read_rate):
+            function.restype = ctypes.c_double
+        a, b = np.ones(10_000_000, np.float32), np.ones(10_000_000, np.float32)
+        start, to, nbytes, span = (ctypes.c_void_p(a.ctypes.data), ctypes.c_void_p(b.ctypes.data), ctypes.c_size_t(a.nbytes),
+                                   ctypes.c_double(0.05))
+        best = [max(rate() for _ in range(8)) for rate in (lambda: native.fma_rate(span), lambda: native.copy_rate(start, to, nbytes, span),
+                                                           lambda: native.read_rate(start, nbytes, span))]
+    return Limits(*best)
+
+
+def import_seconds(name, runs=5):
+    """What importing the library takes when NumPy is there already: the median of fresh interpreters."""
+    code = f"import time, numpy\nstart = time.perf_counter()\nimport {name}\nprint(time.perf_counter() - start)"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TOOLS.parent), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", code]
+    return statistics.median(float(subprocess.run(command, env=env, check=True, capture_output=True).stdout) for _ in range(runs))
+
+
+# -- telling --------------------------------------------------------------------------------------------------------------------
+
+
+def readable(seconds):
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 1.0:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+HEAD = f"{'row':28} {'thr':>3} {'mode':5} {'onemodel':>9} {'torch':>9} {'ratio':>6} {'target':>6} {'limit':>6}"
+
+
+def line(cell):
+    peer = "" if cell.peer is None else readable(cell.peer)
+    ratio = "" if cell.ratio is None else f"{cell.ratio:.2f}"
+    share = "" if cell.share is None else f"{100 * cell.share:.0f} %"
+    verdict = "" if cell.peer is None and not cell.row.limit else "short" if cell.shortfalls() else "ok"
+    return (f"{cell.row.name:28} {cell.threads:3} {cell.mode:5} {readable(cell.seconds):>9} {peer:>9} {ratio:>6} {cell.target:6g} "
+            f"{share:>6}  {verdict}").rstrip()
+
+
+SQUARES = tuple(row.name for row in product_rows()[:6])
+
+
+def means(cells):
+    """Bounds over several rows: (text, value, target)."""
+    found = []
+    for threads, mode in dict.fromkeys((c.threads, c.mode) for c in cells):
+        ratios = [c.ratio for c in cells if c.row.name in SQUARES and (c.threads, c.mode) == (threads, mode) and c.ratio]
+        if len(ratios) == len(SQUARES):
+            found.append((f"geometric mean of the GEMM squares, {threads} thr, {mode}", statistics.geometric_mean(ratios), 1.15))
+    return found
+
+
+def write_csv(path, cells):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["row", "threads", "mode", "seconds", "torch_seconds", "ratio", "target", "share_of_limit"])
+        for c in cells:
+            writer.writerow([c.row.name, c.threads, c.mode, c.seconds, c.peer, c.ratio, c.target, c.share])
+
+
+def arguments(argv):
+    parser = argparse.ArgumentParser(prog="bench.py", description="Times of onemodel, and against torch with --vs torch.")
+    parser.add_argument("--vs", choices=["torch"], help="alternate with this library, in this process")
+    parser.add_argument("--threads", default="1,2", help="thread counts (default 1,2)")
+    parser.add_argument("--mode", default="fast,exact", help="fast, exact or both (default)")
+    parser.add_argument("--rows", action="append", metavar="GLOB", help="only rows whose name matches; may be given several times")
+    parser.add_argument("--samples", type=int, default=9, help="samples per median (default 9)")
+    parser.add_argument("--csv", metavar="FILE", help="also write the table there")
+    parser.add_argument("--gate", action="store_true", help="exit with 1 if a bound is not reached (needs --vs torch)")
+    options = parser.parse_args(argv)
+    if options.gate and not options.vs:
+        parser.error("--gate: most bounds are ratios; add --vs torch")
+    options.modes = options.mode.split(",")
+    if unknown := [m for m in options.modes if m not in MODES]:
+        parser.error(f"--mode: expected {' or '.join(MODES)}, got {', '.join(unknown)}")
+    try:
+        options.counts = [int(n) for n in options.threads.split(",")]
+    except ValueError:
+        parser.error(f"--threads: expected numbers with commas, got {options.threads!r}")
+    if min(options.counts) < 1 or options.samples < 1:
+        parser.error("--threads and --samples: expected at least 1")
+    options.chosen = [row for row in ROWS if not options.rows or any(fnmatch.fnmatch(row.name, g) for g in options.rows)]
+    if not options.chosen and not (options.rows and any(fnmatch.fnmatch("import", g) for g in options.rows)):
+        parser.error(f"--rows: no row matches; the rows are: import, {', '.join(row.name for row in ROWS)}")
+    return options
+
+
+def main(argv):
+    options = arguments(argv)
+    try:
+        peer = Torch() if options.vs else None
+    except Failure as failure:
+        print(f"bench.py: {failure}", file=sys.stderr)
+        return 2
+    limits = measure_limits()
+    if limits:
+        print(f"one core at best: {limits.fma / 1e9:.0f} GFLOP/s, copy {limits.copy / 1e9:.1f} GB/s (read and written), "
+              f"read {limits.read / 1e9:.1f} GB/s")
+    against = f", torch {peer.torch.__version__}" if peer else ""
+    print(f"onemodel {om.__version__}, {om.get_isa()}{against}; median of {options.samples}\n\n{HEAD}")
+    cells, short = [], []
+    for row in options.chosen:
+        for threads in options.counts:
+            for cell in measure(row, threads, options.modes, options.samples, peer):
+                if limits and threads == 1:
+                    cell.share = limits.share(row, cell.seconds)
+                cells.append(cell)
+                short += [f"{row.name}, {threads} thr, {cell.mode}: {text}" for text in cell.shortfalls()]
+                print(line(cell), flush=True)
+    print()
+    for text, value, target in means(cells):
+        print(f"{text}: {value:.2f}, target {target:g}  {'ok' if value >= target else 'short'}")
+        short += [f"{text}: {value:.2f}, target {target:g}"] if value < target else []
+    if not options.rows or any(fnmatch.fnmatch("import", g) for g in options.rows):
+        took = import_seconds("onemodel")
+        against = f" (torch {import_seconds('torch', 3):.2f} s)" if peer else ""
+        print(f"import beyond NumPy: {took:.3f} s{against}, target 0.06  {'ok' if took <= 0.06 else 'short'}")
+        short += [f"import beyond NumPy: {took:.3f} s, target 0.06"] if took > 0.06 else []
+    if options.csv:
+        write_csv(options.csv, cells)
+    if short:
+        print(f"\n{len(short)} below target:\n  " + "\n  ".join(short))
+    return int(bool(short) and options.gate)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
