@@ -128,7 +128,7 @@ def generated(files):
 
 
 MACHINE = re.compile(r"(?<![\w.\]])/(?:home|root|work|mnt|Users)/\w+|(?<![\w.])/tmp/\w+|\bfarm-\w+|https?://(?:localhost|127\.|10\.)")
-UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b|raise NotImplementedError\(\)|raise NotImplementedError$", re.M)
+UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
 
 
 def improper_words(files):

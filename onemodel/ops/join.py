@@ -1,4 +1,4 @@
-"""cat and stack."""
+"""Owns cat and stack, the operators of many inputs."""
 
 from __future__ import annotations
 
