@@ -159,6 +159,35 @@ def test_leaf_gradients_outlive_the_scope_and_the_engine_ties_nothing():
     om.clear_grad(w)
 
 
+def test_operators_that_run_in_backward_are_not_tied():
+    seen = []
+
+    class Twice(om.Op):
+        @staticmethod
+        def forward(ctx, t):
+            return t * 2.0
+
+        @staticmethod
+        def backward(ctx, g):
+            before = scope.tensors
+            gradient = g * 2.0
+            with om.ActivationScope() as inside:
+                inside_only = gradient + 1
+                seen.append((scope.tensors - before, inside.tensors))
+            with pytest.raises(om.ScopeClosedError):
+                inside_only.numpy()
+            return gradient
+
+    w = x().requires_grad_()
+    with om.ActivationScope() as scope:
+        Twice.apply(w).sum().backward()
+        b = x() + 1  # after backward, results are tied again
+    assert seen == [(0, 1)], "an outer scope must not see them, a scope opened in backward must"
+    np.testing.assert_array_equal(w.grad.numpy(), np.full((2, 2), 2.0))
+    with pytest.raises(om.ScopeClosedError):
+        b.numpy()
+
+
 def test_results_of_grad_are_not_tied():
     w = x().requires_grad_()
     with om.ActivationScope():
@@ -196,9 +225,9 @@ def test_keep_of_what_outlives_the_scope_anyway_changes_nothing():
     made = x()
     with om.ActivationScope() as outer:
         b = made + 1
-        with om.ActivationScope() as inner:
+        with om.ActivationScope() as middle, om.ActivationScope() as inner:
             assert inner.keep(made) is made and inner.keep(b) is b
-            assert (inner.tensors, outer.tensors) == (0, 1)
+            assert (inner.tensors, middle.tensors, outer.tensors) == (0, 0, 1)
     with pytest.raises(om.ScopeClosedError):
         b.numpy()
 
@@ -305,8 +334,11 @@ def test_a_scope_dropped_while_open_takes_nothing_from_living_tensors():
     b = x() + 1
     assert scope.tensors == 1
     del scope
+    scopes = [om.ActivationScope() for _ in range(100)]  # one of them gets the memory of the dropped one
     c = x() + 2
     assert float(b.sum()) == 10 and float(c.sum()) == 14
+    del b
+    assert [s.tensors for s in scopes] == [0] * 100
 
 
 # -- threads, fork --------------------------------------------------------------------------------------------------------------
