@@ -34,6 +34,32 @@ typedef void om_ties_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdif
 typedef void om_quotient_fn(const float *g, const double *count, float *share, ptrdiff_t n);
 typedef void om_share_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, const float *y, const float *share, float *dx);
 
+/* Softmax and its kin over the block x[r * stride + c], along each row or each column; outputs have the layout of x and may be x. */
+typedef void om_softmax_fn(const float *x, float *y, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols);
+typedef void om_softmax_bwd_fn(const float *y, const float *g, float *dx, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols);
+/* One number per row or column: its maximum m and the logarithm of the sum of exp(x - m). */
+typedef void om_softmax_stats_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, float *m, float *log_sum);
+typedef void om_logsumexp_bwd_fn(const float *x, const float *lse, const float *g, float *dx, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols);
+typedef void om_cross_entropy_bwd_fn(const float *x, const float *m, const float *log_sum, const float *scale, const int64_t *target, float *dx,
+                                     ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols);
+/* Targets of a loss: element i = n * inner + d of the batch picks x[(n * classes + target[i]) * inner + d]; elements lo to hi - 1. */
+typedef struct om_targets {
+    const int64_t *target;
+    const float *weight; /* one per class, or NULL for 1 */
+    int64_t ignore;
+    ptrdiff_t classes, inner;
+} om_targets;
+typedef void om_nll_pick_fn(const om_targets *t, const float *x, const float *m, const float *log_sum, float *loss, float *weight, ptrdiff_t lo, ptrdiff_t hi);
+typedef void om_nll_scale_fn(const om_targets *t, const float *g, ptrdiff_t g_stride, double total, float *scale, ptrdiff_t lo, ptrdiff_t hi);
+typedef void om_nll_scatter_fn(const om_targets *t, const float *scale, float *dx, ptrdiff_t lo, ptrdiff_t hi);
+typedef void om_scaled_fn(const float *a, const float *b, float scale, float *y, ptrdiff_t n);
+/* One step of stochastic gradient descent; momentum is NULL where there is none. */
+typedef struct om_sgd {
+    float lr, momentum, undamped, weight_decay; /* undamped: 1 - dampening */
+    int nesterov, maximize, first;              /* first: the momentum buffer starts as the gradient */
+} om_sgd;
+typedef void om_sgd_fn(const om_sgd *hyper, float *p, const float *g, float *momentum, ptrdiff_t n);
+
 #include "elementwise.h"
 #include "copy.h"
 #include "reduce.h"

@@ -17,6 +17,31 @@ cdef extern from "kernels.h" nogil:
     ctypedef void om_ties_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, const float *y, double *count) noexcept nogil
     ctypedef void om_quotient_fn(const float *g, const double *count, float *share, Py_ssize_t n) noexcept nogil
     ctypedef void om_share_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, const float *y, const float *share, float *dx) noexcept nogil
+    ctypedef void om_softmax_fn(const float *x, float *y, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols) noexcept nogil
+    ctypedef void om_softmax_bwd_fn(const float *y, const float *g, float *dx, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols) noexcept nogil
+    ctypedef void om_softmax_stats_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, float *m, float *log_sum) noexcept nogil
+    ctypedef void om_logsumexp_bwd_fn(const float *x, const float *lse, const float *g, float *dx, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols) noexcept nogil
+    ctypedef void om_cross_entropy_bwd_fn(const float *x, const float *m, const float *log_sum, const float *scale, const int64_t *target, float *dx,
+                                          Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols) noexcept nogil
+    ctypedef struct om_targets:
+        const int64_t *target
+        const float *weight
+        int64_t ignore
+        Py_ssize_t classes
+        Py_ssize_t inner
+    ctypedef void om_nll_pick_fn(const om_targets *t, const float *x, const float *m, const float *log_sum, float *loss, float *weight, Py_ssize_t lo, Py_ssize_t hi) noexcept nogil
+    ctypedef void om_nll_scale_fn(const om_targets *t, const float *g, Py_ssize_t g_stride, double total, float *scale, Py_ssize_t lo, Py_ssize_t hi) noexcept nogil
+    ctypedef void om_nll_scatter_fn(const om_targets *t, const float *scale, float *dx, Py_ssize_t lo, Py_ssize_t hi) noexcept nogil
+    ctypedef void om_scaled_fn(const float *a, const float *b, float scale, float *y, Py_ssize_t n) noexcept nogil
+    ctypedef struct om_sgd:
+        float lr
+        float momentum
+        float undamped
+        float weight_decay
+        int nesterov
+        int maximize
+        int first
+    ctypedef void om_sgd_fn(const om_sgd *hyper, float *p, const float *g, float *momentum, Py_ssize_t n) noexcept nogil
     ctypedef void (*om_fn)() noexcept nogil
     ctypedef void om_tile_fn(Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const float *a, Py_ssize_t rsa, Py_ssize_t csa, const float *b,
                              Py_ssize_t rsb, float *c, Py_ssize_t rsc, const float *bias, int flags) noexcept nogil
