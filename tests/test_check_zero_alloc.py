@@ -50,6 +50,42 @@ def test_a_clean_step_passes(tmp_path, capsys):
     assert "per step" in out and "5 + 2 x 60 steps" in out
 
 
+def test_the_reference_step_trains_and_passes(capsys):
+    step = check_zero_alloc.reference_step()
+    losses = [step() for _ in range(40)]
+    assert losses[-1] < 0.7 * losses[0]
+    del step
+    assert check_zero_alloc.main(["--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["pool"]["requests"] >= 60 * 10, "the step must go through the pool"
+    assert found["pool"]["native_allocations"] == 0 and found["outstanding_growth_bytes"] == 0
+
+
+TENSOR_LEAK = """
+import onemodel as om
+kept, w = [], om.ones(100, 100).requires_grad_()
+def step():
+    with om.ActivationScope() as scope:
+        loss = (w * w).sum()
+        loss.backward()
+        LEAK
+    om.zero_grad(w)
+"""
+
+
+KEPT = {"nothing": "pass", "loss": "kept.append(scope.keep(loss))", "factory": "kept.append(om.ones(10))",
+        "view": "kept.append((w * 2).detach().numpy())"}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_kept_tensor_is_found(tmp_path, capsys, name):
+    code = int(name != "nothing")
+    path = tmp_path / "train.py"
+    path.write_text(TENSOR_LEAK.replace("LEAK", KEPT[name]))
+    assert check_zero_alloc.main([str(path), "--step", "step"]) == code
+    assert ("leave bytes outstanding" in capsys.readouterr().out) == bool(code)
+
+
 def test_json_says_the_same(tmp_path, capsys):
     assert cli.main(["check-zero-alloc", script(tmp_path), "--step", "step", "--json", "--steps", "12", "--warmup", "2"]) == 0
     found = json.loads(capsys.readouterr().out)
