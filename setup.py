@@ -99,5 +99,5 @@ setup(
     cmdclass={"build_clib": BuildLibraries},
     ext_modules=cythonize(extensions, include_path=[str(root)], language_level=3, build_dir="build/cython",
                           compiler_directives={"boundscheck": False, "wraparound": False, "cdivision": True, "initializedcheck": False,
-                                               "binding": True, "embedsignature": False, "freethreading_compatible": False}),
+                                               "binding": True, "embedsignature": False, "auto_pickle": False, "freethreading_compatible": False}),
 )

@@ -16,6 +16,8 @@ The one picture that everything follows:
 The engine (autograd.pyx) walks records backwards and knows no operator by name.
 """
 
+from numpy import bool_, float32, int32, int64, uint8
+
 from onemodel import methods
 from onemodel.autograd import backward as _backward
 from onemodel.autograd import grad
@@ -37,14 +39,12 @@ from onemodel.modes import (
     show_config,
     use_isa,
 )
-from onemodel.registry import FUNCTIONS as _FUNCTIONS
 from onemodel.registry import Op
-from onemodel.tensor import Tensor, bool_, float32, install_slot, int32, int64, uint8
+from onemodel.tensor import Tensor, install_slot
 
 __version__ = "0.1.0"
 
 install_slot("backward", _backward)
 
-from onemodel import ops  # noqa: E402 - needs the slots above
-
-globals().update(_FUNCTIONS)
+from onemodel import ops  # noqa: E402 - needs the slot above
+from onemodel.ops import *  # noqa: E402, F403 - every operator's public function

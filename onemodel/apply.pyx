@@ -15,6 +15,8 @@ cdef class PythonRule(Rule):
 
     cdef object backward(self, Record r, Tensor g):
         cdef int mode = current_mode()
+        if not hasattr(self.op, "backward"):
+            raise TypeError(f"{self.name}: the operator class defines no backward(ctx, g)")
         if mode == r.mode:
             return self.op.backward(r, densely(g, self.name))
         override = get_mode_override()
@@ -41,6 +43,8 @@ def apply_op(op, tuple args, dict kwargs):
     cdef Tensor t, out
     if kwargs:
         inputs += [a for a in kwargs.values() if isinstance(a, Tensor)]
+    if not hasattr(op, "forward"):
+        raise TypeError(f"{op.name}: the operator class defines no forward(ctx, ...)")
     r.rule = <Rule>op._rule
     r.mode = current_mode()
     for t in inputs:

@@ -11,13 +11,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from onemodel._pool.pool cimport foreign_storage, new_export
 from onemodel.tensor cimport BOOL, FLOAT32, INT32, INT64, itemsize, MAX_NDIM, Tensor, data_of, new_tensor, new_view, read_shape
 
-from onemodel.tensor import DTYPES, install_slot
+from onemodel import tensor as module
 
 cnp.import_array()
 
-cdef tuple dtypes = DTYPES
-cdef dict codes = {d: i for i, d in enumerate(DTYPES)}
-cdef tuple names = tuple(d.name for d in DTYPES)
+cdef tuple dtypes = module.DTYPES
+cdef dict codes = {d: i for i, d in enumerate(dtypes)}
+cdef tuple names = tuple(d.name for d in dtypes)
 
 
 def code_of(dtype):
@@ -34,7 +34,7 @@ cdef Tensor as_tensor(object value, int code, str op):
         return <Tensor>value
     cdef Tensor t
     if isinstance(value, (int, float, np.generic)) and not isinstance(value, (str, bytes)):
-        if code != FLOAT32 and code != BOOL and value != int(value):
+        if code != FLOAT32 and code != BOOL and not isinstance(value, (int, np.integer)) and not float(value).is_integer():
             raise TypeError(f"{op}: the scalar {value!r} does not fit a tensor of type {names[code]}; write tensor.cast(om.float32) first")
         t = new_tensor(code, 0, NULL, False)
         store_scalar(t.storage.data, code, value, op)
@@ -119,4 +119,4 @@ def array_view(Tensor t, str op):
     cnp.set_array_base(array, new_export(t.storage))
     return array
 
-install_slot("array_view", array_view)
+module.install_slot("array_view", array_view)

@@ -27,7 +27,7 @@ cdef Py_ssize_t ADD = row_index("map2", "add")
 cdef Py_ssize_t passes = 0          # identities of backward passes
 
 
-cdef class Pass:
+cdef class _Pass:
     """One walk over the graph: what it may touch, and what it collects instead of `.grad`."""
     cdef Py_ssize_t identity
     cdef bint retain_graph
@@ -59,7 +59,7 @@ def set_grad_enabled(bint on):
 
 # ---- order ----
 
-cdef int enter(Pass walk, Record r) except -1:
+cdef int enter(_Pass walk, Record r) except -1:
     """Checks a record before any work and puts it on the stack."""
     cdef Py_ssize_t i
     if r.released:
@@ -76,7 +76,7 @@ cdef int enter(Pass walk, Record r) except -1:
     return 0
 
 
-cdef int find_order(Pass walk, list roots) except -1:
+cdef int find_order(_Pass walk, list roots) except -1:
     cdef Record r, child
     cdef object edge
     for root in roots:
@@ -96,7 +96,7 @@ cdef int find_order(Pass walk, list roots) except -1:
     return 0
 
 
-cdef void find_wanted(Pass walk) noexcept:
+cdef void find_wanted(_Pass walk) noexcept:
     """om.grad: a record works only for inputs on a way to something asked for. Post-order: inputs are decided before consumers."""
     cdef Record r
     cdef Py_ssize_t i, wanted
@@ -117,7 +117,7 @@ cdef void find_wanted(Pass walk) noexcept:
             reaching[id(r)] = True
 
 
-cdef void leave(Pass walk) noexcept:
+cdef void leave(_Pass walk) noexcept:
     """Takes the pass's marks off every record that still carries them: none after success, all that are left after an error."""
     cdef Record r
     for item in walk.order:
@@ -203,7 +203,7 @@ cdef Tensor added(Tensor acc, Tensor g, int mode):
     return out
 
 
-cdef int emit(Pass walk, object edge, Tensor g, Py_ssize_t references, int mode, str op) except -1:
+cdef int emit(_Pass walk, object edge, Tensor g, Py_ssize_t references, int mode, str op) except -1:
     """Adds g to what the input behind `edge` has; `references` to g are the caller's own and end with this pass."""
     cdef Record target
     cdef Tensor leaf, acc
@@ -243,7 +243,7 @@ cdef int emit(Pass walk, object edge, Tensor g, Py_ssize_t references, int mode,
 
 # ---- the walk ----
 
-cdef int run_record(Pass walk, Record r, Tensor g) except -1:
+cdef int run_record(_Pass walk, Record r, Tensor g) except -1:
     cdef Py_ssize_t i, n = len(r.edges)
     cdef str op = r.rule.name
     cdef tuple edges = r.edges
@@ -274,7 +274,7 @@ cdef inline Tensor checked_gradient(object g, str op):
     return <Tensor>g
 
 
-cdef int walk_back(Pass walk) except -1:
+cdef int walk_back(_Pass walk) except -1:
     cdef Record r
     cdef Tensor g, kept
     cdef bint was_recording = recording()
@@ -285,6 +285,7 @@ cdef int walk_back(Pass walk) except -1:
             r = <Record>walk.order.pop()
             g = r.pending
             r.pending = None
+            r.run = 0   # every consumer has run: nothing more is emitted to it, and an error below leaves no mark
             if g is not None:
                 if r.keeps_grad and walk.collected is None:
                     kept = new_tensor(FLOAT32, g.rank, g.dims, False)
@@ -297,7 +298,6 @@ cdef int walk_back(Pass walk) except -1:
                 if r.wanted != 0:
                     run_record(walk, r, g)
                 g = None
-            r.run = 0
             if not walk.retain_graph:
                 release(r)
     finally:
@@ -327,7 +327,7 @@ cdef Tensor seed_of(Tensor y, object gradient, str op):
     return copy
 
 
-cdef int run_pass(Pass walk, list outputs, list seeds, str op) except -1:
+cdef int run_pass(_Pass walk, list outputs, list seeds, str op) except -1:
     cdef list roots = [(<Tensor>y).record for y in outputs if (<Tensor>y).record is not None]
     cdef Tensor y
     try:
@@ -352,7 +352,7 @@ def backward(Tensor y not None, gradient=None, bint retain_graph=False, bint cre
     """
     if create_graph:
         raise ValueError("backward: create_graph=True is not supported: backward runs with recording off, so there are no higher derivatives")
-    cdef Pass walk = Pass.__new__(Pass)
+    cdef _Pass walk = _Pass.__new__(_Pass)
     walk.retain_graph = retain_graph
     run_pass(walk, [y], [seed_of(y, gradient, "backward")], "backward")
 
@@ -379,7 +379,7 @@ def grad(outputs, inputs, grad_outputs=None, bint retain_graph=False, bint creat
     for i, t in enumerate(inputs):
         if not (<Tensor>t).wants_grad:
             raise RuntimeError(f"grad: input {i} does not require a gradient")
-    cdef Pass walk = Pass.__new__(Pass)
+    cdef _Pass walk = _Pass.__new__(_Pass)
     walk.retain_graph = retain_graph
     walk.collected = {id(edge_of(<Tensor>t)): None for t in inputs}
     run_pass(walk, outputs, [seed_of(<Tensor>y, g, "grad") for y, g in zip(outputs, grad_outputs)], "grad")

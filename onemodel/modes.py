@@ -17,13 +17,10 @@ MODES = ("fast", "exact")
 
 
 class _Setting(contextlib.ContextDecorator):
-    """A context manager that is also a decorator; a decorated generator has the setting only while it runs, not while suspended."""
+    """A context manager that is also a decorator; a decorated generator has the setting only while it runs, not while suspended.
 
-    def _set(self):
-        raise NotImplementedError
-
-    def _restore(self, old):
-        raise NotImplementedError
+    A setting defines `_set() -> old value` and `_restore(old value)`.
+    """
 
     def __enter__(self):
         self._old = (self._set(), getattr(self, "_old", None))

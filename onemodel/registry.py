@@ -7,7 +7,6 @@ stands the public function. Tests, documentation and the mirrored methods of Ten
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -21,6 +20,9 @@ OPS: dict[str, type[Op]] = {}
 
 FUNCTIONS: dict[str, Callable] = {}
 """Every public function by its name (aliases too)."""
+
+METHODS: dict[str, Callable] = {}
+"""The methods of Tensor that mirror operators."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Op:
     name: ClassVar[str] = ""
     kernel: ClassVar[Rule | dict[Any, Rule] | None] = None
     differentiable: ClassVar[bool] = True
+    _rule: ClassVar[Rule]
     why_not_differentiable: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -89,14 +92,6 @@ class Op:
     def apply(cls, *args: Any, **kwargs: Any):
         """Run the operator and record it if recording is on and a tensor argument requires a gradient."""
         return apply_op(cls, args, kwargs)
-
-    @staticmethod
-    def forward(ctx, *args, **kwargs):
-        raise NotImplementedError("an operator class defines forward(ctx, ...) or a kernel")
-
-    @staticmethod
-    def backward(ctx, g):
-        raise NotImplementedError("this operator class defines no backward(ctx, g)")
 
 
 REQUIRED = ("reference", "samples", "error_samples")
@@ -160,6 +155,7 @@ def public(*names: str, op: type[Op] | None = None, method: bool | str = True, s
             FUNCTIONS[name] = function
         if method:
             for name in [method] if isinstance(method, str) else [own, *names[1:]]:
+                METHODS[name] = function
                 install_method(name, function)
         if slot:
             install_slot(slot, function)
@@ -167,7 +163,3 @@ def public(*names: str, op: type[Op] | None = None, method: bool | str = True, s
 
     return enter
 
-
-def signature(name: str) -> inspect.Signature:
-    """The signature of a public function."""
-    return inspect.signature(FUNCTIONS[name])

@@ -27,7 +27,6 @@ cdef extern from "Python.h":
     void PyType_Modified(PyTypeObject *t)
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.bool_))
-float32, int32, int64, uint8, bool_ = np.float32, np.int32, np.int64, np.uint8, np.bool_
 
 cdef tuple dtypes = DTYPES
 cdef tuple names = tuple(d.name for d in DTYPES)
@@ -206,7 +205,7 @@ cdef int read_shape(tuple shape, Py_ssize_t *dims, str op) except -1:
 
 cdef class Rule:
     cdef object backward(self, Record r, Tensor g):
-        raise NotImplementedError(f"{self.name} has no backward rule")
+        raise TypeError(f"{self.name} has no backward rule")
 
 
 # References of dying records wait here, so that a chain of any length dies in a loop instead of by recursion.
@@ -420,13 +419,11 @@ cdef class Tensor:
 
     def __len__(self):
         if self.rank == 0:
-            raise TypeError("len() of a 0-d tensor")
+            raise TypeError("a 0-d tensor has no length and cannot be iterated over")
         return self.dims[0]
 
     def __iter__(self):
-        if self.rank == 0:
-            raise TypeError("iteration over a 0-d tensor")
-        return (self[i] for i in range(self.dims[0]))
+        return (self[i] for i in range(len(self)))
 
     def __repr__(self):
         return slots["repr"](self)
@@ -560,8 +557,11 @@ cdef class Tensor:
     def __abs__(self): return slots["abs"](self)
     def __invert__(self): return slots["invert"](self)
     def __and__(self, other): return call("and", self, other)
+    def __rand__(self, other): return call("and", other, self)
     def __or__(self, other): return call("or", self, other)
+    def __ror__(self, other): return call("or", other, self)
     def __xor__(self, other): return call("xor", self, other)
+    def __rxor__(self, other): return call("xor", other, self)
     def __iadd__(self, other): return call("add_", self, other)
     def __isub__(self, other): return call("sub_", self, other)
     def __imul__(self, other): return call("mul_", self, other)

@@ -344,7 +344,7 @@ cdef Tensor sliced(Tensor x, tuple ranges):
 
 cdef SliceRule SLICE = SliceRule()
 SLICE.name = "slice"
-SLICE_OP, SELECT_OP = "slice", "select"
+
 
 
 def slice_view(Tensor x not None, tuple ranges, tuple shape, str op):

@@ -17,7 +17,8 @@ ALLOWED = ROOT / "tests" / "stubtest_allowed.txt"
 
 def compiled():
     """Names of the modules that have a stub, each of which must be a compiled one."""
-    stubs = sorted((ROOT / "onemodel").rglob("*.pyi"))
+    # A package's stub is generated (its names come from the registry); test_docs holds it against the registry.
+    stubs = sorted(p for p in (ROOT / "onemodel").rglob("*.pyi") if p.stem != "__init__")
     assert [s for s in stubs if not s.with_suffix(".pyx").exists()] == []
     return [".".join(stub.relative_to(ROOT).with_suffix("").parts) for stub in stubs]
 

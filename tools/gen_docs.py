@@ -1,35 +1,88 @@
-"""Owns the pages that are made from the lists in the code: docs/kernels.md. Must not contain facts of its own.
+"""Owns what is made from the lists in the code: docs/kernels.md, docs/ops.md, and the operators' part of the stubs. No facts of its own.
 
-`python3 tools/dev.py docs` writes them; tests/test_docs.py fails while a page is not what this file would write.
+`python3 tools/dev.py docs` writes them; tests/test_docs.py fails while one is not what this file would write.
 """
 
+import inspect
 from pathlib import Path
 
 from onemodel._kernels import table
+from onemodel.registry import FUNCTIONS, METHODS, OPS
+from onemodel.rules import Map
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-NOTE = "<!-- Written by `python3 tools/dev.py docs`: edit the lists in the code, not this page. -->\n"
+ROOT = Path(__file__).resolve().parent.parent
+NOTE = "Written by `python3 tools/dev.py docs`: edit the lists in the code, not this page."
+BEGIN, END = "    # -- operators, written by `python3 tools/dev.py docs` --\n", "    # -- end of the operators --\n"
+
+# What a parameter of an operator may be, by its name; a default of None adds None.
+TYPES = {
+    "keepdim": "bool", "dim": "int | Sequence[int]", "dim0": "int", "dim1": "int", "start_dim": "int", "end_dim": "int", "start": "int",
+    "end": "int", "step": "int", "index": "int", "shape": "Any", "dims": "Any", "dtype": "Any", "key": "Any", "approximate": "str",
+    "reduction": "str", "ignore_index": "int", "label_smoothing": "float", "min": "float", "max": "float", "tensors": "Sequence[Tensor]",
+}
 
 
 def cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def kernels() -> str:
     rows = table.rows()
-    lines = [NOTE + "# Kernels", "",
+    lines = [f"<!-- {NOTE} -->", "# Kernels", "",
              "Each row is in every table (instruction set × mode). The class is the signature in `kernels.h`;",
              "a name that ends in `_bwd` is the gradient's kernel.", "", "| kernel | class | what it computes |", "|---|---|---|"]
     lines += [f"| `{name}` | {signature} | {cell(doc)} |" for name, (signature, doc) in rows.items()]
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"kernels.md": kernels}
+def operators() -> str:
+    lines = [f"<!-- {NOTE} -->", "# Operators", "",
+             "Each is `om.NAME` and `om.ops.NAME`; those with a mark are methods of a tensor too. `om.ops.OPS` has the classes.", "",
+             "| operator | | what it computes |", "|---|---|---|"]
+    for name, op in sorted(OPS.items()):
+        public = FUNCTIONS[name]
+        note = f" Not differentiable: {op.why_not_differentiable}." if op.why_not_differentiable else ""
+        lines.append(f"| `{name}{inspect.signature(public)}` | {'method' if name in METHODS else ''} | {cell(op.__doc__)}{note} |")
+    return "\n".join(lines) + "\n"
+
+
+def declaration(name: str, function, method: bool) -> str:
+    """One line of a stub."""
+    op = OPS.get(name)
+    scalars = op is not None and isinstance(op.kernel, Map) and len(op.kernel.words.split()) > 2
+    parts = []
+    for i, p in enumerate(inspect.signature(function).parameters.values()):
+        if method and i == 0:
+            parts.append(p.name)
+            continue
+        kind = TYPES.get(p.name, "Tensor | float" if scalars else "Tensor")
+        kind = f"{kind} | None" if p.default is None and kind != "Any" else kind
+        star = "*" if p.kind is p.VAR_POSITIONAL else ""
+        parts.append(f"{star}{p.name}: {kind}" + ("" if p.default is p.empty else f" = {p.default!r}"))
+    return f"def {name}({', '.join(parts)}) -> Tensor: ..."
+
+
+def ops_stub() -> str:
+    lines = [f"# {NOTE}", '"""The operators as functions, and OPS, the registry of their classes."""', "",
+             "from collections.abc import Sequence", "from typing import Any", "", "from onemodel.registry import Op",
+             "from onemodel.tensor import Tensor", "", "OPS: dict[str, type[Op]]", ""]
+    lines += [declaration(name, function, False) for name, function in FUNCTIONS.items()]
+    lines += ["", "__all__ = [", *[f'    "{name}",' for name in ["OPS", *FUNCTIONS]], "]"]
+    return "\n".join(lines) + "\n"
+
+
+def tensor_stub() -> str:
+    head, rest = (ROOT / "onemodel" / "tensor.pyi").read_text().split(BEGIN)
+    methods = "".join(f"    {declaration(name, function, True)}\n" for name, function in METHODS.items())
+    return head + BEGIN + methods + END + rest.split(END)[1]
+
+
+PAGES = {"docs/kernels.md": kernels, "docs/ops.md": operators, "onemodel/ops/__init__.pyi": ops_stub, "onemodel/tensor.pyi": tensor_stub}
 
 
 def main() -> None:
     for name, page in PAGES.items():
-        (DOCS / name).write_text(page())
+        (ROOT / name).write_text(page())
 
 
 if __name__ == "__main__":

@@ -275,5 +275,5 @@ def where(condition, a, b):
     """a where the bool tensor `condition` holds, else b, with broadcasting."""
 
 
-for _name, _op in {"add_": Add, "sub_": Sub, "mul_": Mul, "div_": Div}.items():
-    install(_name, _op.kernel)
+for _op in (Add, Sub, Mul, Div):
+    install(f"{_op.name}_", _op.kernel)

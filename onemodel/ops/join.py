@@ -1,4 +1,4 @@
-"""Owns cat and stack, the operators of many inputs."""
+"""cat and stack: tensors put side by side, along an old dimension or a new one."""
 
 from __future__ import annotations
 

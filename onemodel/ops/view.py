@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from onemodel import views
-from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
+from onemodel.registry import METHODS, ErrorSample, Input, Op, Sample, public, register
 from onemodel.tensor import install_method
 
 _X = Input((4, 5, 6))
@@ -45,6 +45,7 @@ class Reshape(Op):
 
 
 reshape = public()(views.reshape)
+METHODS["view"] = views.reshape
 install_method("view", views.reshape)
 
 
@@ -294,8 +295,12 @@ class Cast(Op):
         for source, target in [("float32", "int32"), ("float32", "int64"), ("float32", "uint8"), ("float32", "bool"), ("int64", "float32"),
                                ("bool", "float32"), ("int64", "int32"), ("uint8", "int64")]
     ]
-    error_samples = [ErrorSample("type", (Input((3,)), "float64"), TypeError, "uint8"), ErrorSample("word", (Input((3,)), "number"), TypeError, "uint8")]
+    error_samples = [
+        ErrorSample("type", (Input((3,)), "float64"), TypeError, "uint8"),
+        ErrorSample("word", (Input((3,)), "number"), TypeError, "uint8"),
+    ]
 
 
 cast = public()(views.cast)
+METHODS["to"] = views.cast
 install_method("to", views.cast)
