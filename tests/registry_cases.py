@@ -105,7 +105,7 @@ def check_gradient(name, sample, tolerance=None):
         if key not in seen:
             seen[key] = run.gradient_digest
             if len(seen) == 1:
-                expected = derivative(reference, arrays, run) if sample.gradcheck else None
+                expected = derivative(reference, arrays, run, differentiated(sample)) if sample.gradcheck else None
             if expected is not None:
                 assert len(run.gradients) == len(expected), f"{what}: {len(run.gradients)} gradients, expected {len(expected)}"
                 for number, (g, e) in enumerate(zip(run.gradients, expected, strict=True)):
@@ -113,8 +113,13 @@ def check_gradient(name, sample, tolerance=None):
         assert run.gradient_digest == seen[key], f"{what}: other gradient bits than the first {key} path"
 
 
-def derivative(reference, arrays, run):
-    """dL/dx of L = Σ W·reference, per float64 input, by central differences extrapolated from two steps (error of order h⁴)."""
+def differentiated(sample):
+    """Per input, whether the sample asks for its gradient."""
+    return samples.with_inputs(sample, lambda x, _: x.requires_grad)[2]
+
+
+def derivative(reference, arrays, run, wanted=None):
+    """dL/dx of L = Σ W·reference, per float64 input (of those wanted), by central differences extrapolated from two steps (error of order h⁴)."""
     shapes = [r for r in run.results if r.dtype == np.float32]
     scales = [samples.weights(r, number).astype(np.float64) for number, r in enumerate(shapes)]
 
@@ -123,7 +128,7 @@ def derivative(reference, arrays, run):
 
     found = []
     for number, x in enumerate(arrays):
-        if x.dtype != np.float64:
+        if x.dtype != np.float64 or not (wanted is None or wanted[number]):
             continue
         dx = np.empty_like(x)
         for i in np.ndindex(x.shape):

@@ -22,11 +22,11 @@ def reduction_code(op: str, reduction: str) -> int:
 
 
 def _integers(*values):
-    return Input(data=np.array(values, np.int64))
+    return Input(data=np.array(values, np.int64), dtype="int64")
 
 
 def _classes(shape, classes, seed=0):
-    return Input(data=np.random.default_rng(seed).integers(0, classes, shape))
+    return Input(data=np.random.default_rng(seed).integers(0, classes, shape), dtype="int64")
 
 
 def _check_classes(op: str, x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> int:
@@ -87,7 +87,7 @@ class NllLoss(Op):
         Sample("mean", (Input((6, 5)), _classes((6,), 5))),
         Sample("sum", (Input((6, 5)), _classes((6,), 5)), {"reduction": "sum"}),
         Sample("none", (Input((6, 5)), _classes((6,), 5)), {"reduction": "none"}),
-        Sample("one_row", (Input((5,)), Input(data=np.array(3)))),
+        Sample("one_row", (Input((5,)), Input(data=np.array(3), dtype="int64"))),
         Sample("weighted", (Input((6, 5)), _classes((6,), 5), Input((5,), 0.1, 2.0, requires_grad=False))),
         Sample("ignored", (Input((4, 5)), _integers(4, 200, 0, 1)), {"ignore_index": 200}),
         Sample("image", (Input((2, 5, 3, 4)), _classes((2, 3, 4), 5))),
