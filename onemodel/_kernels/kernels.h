@@ -59,6 +59,10 @@ typedef struct om_sgd {
     int nesterov, maximize, first;              /* first: the momentum buffer starts as the gradient */
 } om_sgd;
 typedef void om_sgd_fn(const om_sgd *hyper, float *p, const float *g, float *momentum, ptrdiff_t n);
+/* Random numbers from word `offset` of the stream of `seed` on; elements are uint32_t or float. */
+typedef void om_philox_fn(uint64_t seed, uint64_t offset, void *out, ptrdiff_t n);
+/* Integers in [low, low + span), two words each. */
+typedef void om_philox_integers_fn(uint64_t seed, uint64_t offset, int64_t low, uint64_t span, int64_t *out, ptrdiff_t n);
 
 #include "elementwise.h"
 #include "copy.h"
@@ -66,9 +70,10 @@ typedef void om_sgd_fn(const om_sgd *hyper, float *p, const float *g, float *mom
 #include "softmax.h"
 #include "loss.h"
 #include "optim.h"
+#include "philox.h"
 #include "gemm.h"
 
-#define OM_ROWS(ROW) OM_ELEMENTWISE(ROW) OM_COPY(ROW) OM_REDUCE(ROW) OM_SOFTMAX(ROW) OM_LOSS(ROW) OM_OPTIM(ROW)
+#define OM_ROWS(ROW) OM_ELEMENTWISE(ROW) OM_COPY(ROW) OM_REDUCE(ROW) OM_SOFTMAX(ROW) OM_LOSS(ROW) OM_OPTIM(ROW) OM_PHILOX(ROW)
 
 typedef void (*om_fn)(void); /* any row; cast back to its class before the call */
 

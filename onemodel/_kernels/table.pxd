@@ -42,6 +42,8 @@ cdef extern from "kernels.h" nogil:
         int maximize
         int first
     ctypedef void om_sgd_fn(const om_sgd *hyper, float *p, const float *g, float *momentum, Py_ssize_t n) noexcept nogil
+    ctypedef void om_philox_fn(uint64_t seed, uint64_t offset, void *out, Py_ssize_t n) noexcept nogil
+    ctypedef void om_philox_integers_fn(uint64_t seed, uint64_t offset, int64_t low, uint64_t span, int64_t *out, Py_ssize_t n) noexcept nogil
     ctypedef void (*om_fn)() noexcept nogil
     ctypedef void om_tile_fn(Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const float *a, Py_ssize_t rsa, Py_ssize_t csa, const float *b,
                              Py_ssize_t rsb, float *c, Py_ssize_t rsc, const float *bias, int flags) noexcept nogil

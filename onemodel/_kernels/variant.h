@@ -9,6 +9,7 @@
 #include "softmax.h"
 #include "loss.h"
 #include "optim.h"
+#include "philox.h"
 #include "gemm.h"
 
 #define OM_PASTE_(a, b, c) om_table_##a##_##b
