@@ -1,5 +1,5 @@
-# Types of the compiled module random.pyx: fills of writable, C-contiguous buffers from a Philox stream.
-from collections.abc import Buffer
+"""Types of random.pyx: fills of writable, C-contiguous buffers from a Philox stream; says what random.pyx defines and nothing else."""
+from typing_extensions import Buffer
 
 def words(seed: int, offset: int, out: Buffer) -> None: ...
 def uniform(seed: int, offset: int, out: Buffer) -> None: ...
