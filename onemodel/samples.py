@@ -40,7 +40,7 @@ def values(x: Input, number: int) -> np.ndarray:
         return np.array(x.data, dtype).reshape(x.shape) if x.shape else np.array(x.data, dtype)
     shape = (1, *x.shape[1:]) if x.layout == "expanded" else x.shape
     n = int(np.prod(shape))
-    grid = x.low + (x.high - x.low) * ((np.arange(n) + (number + 1) * _GOLDEN % 1) / max(n, 1))
+    grid: np.ndarray = x.low + (x.high - x.low) * ((np.arange(n) + (number + 1) * _GOLDEN % 1) / max(n, 1))
     np.random.default_rng(number + 7).shuffle(grid)
     if dtype.kind == "b":
         grid = grid > (x.low + x.high) / 2
