@@ -52,6 +52,7 @@ def reference_step() -> Step:
             loss.backward()
             with om.no_grad():
                 for w in weights:
+                    assert w.grad is not None
                     w -= w.grad * 0.1
                     om.zero_grad(w)
             return float(loss)
