@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -174,7 +174,11 @@ def reference_of(name: str, sample: Sample) -> tuple[Callable[[list[np.ndarray]]
     return reference, arrays
 
 
-def without_gradient(sample: Sample) -> Sample:
-    """The sample with inputs that require no gradient."""
-    args, kwargs, _ = with_inputs(sample, lambda x, _: replace(x, requires_grad=False))
-    return replace(sample, args=args, kwargs=kwargs)
+def function_of(name: str, sample: Sample) -> Callable[..., Any]:
+    """The sample's call as a function of its tensors alone."""
+
+    def call(*tensors: Any) -> Any:
+        args, kwargs, _ = with_inputs(sample, lambda _, number: tensors[number])
+        return FUNCTIONS[name](*args, **kwargs)
+
+    return call
