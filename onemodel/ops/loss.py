@@ -25,8 +25,8 @@ def _integers(*values):
     return Input(data=np.array(values, np.int64), dtype="int64")
 
 
-def _classes(shape, classes, seed=0):
-    return Input(data=np.random.default_rng(seed).integers(0, classes, shape), dtype="int64")
+def _classes(shape, classes):
+    return Input(data=((np.arange(np.prod(shape, dtype=int)) * 7 + 3) % classes).reshape(shape), dtype="int64")
 
 
 def _check_classes(op: str, x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> int:
