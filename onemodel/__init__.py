@@ -46,5 +46,7 @@ __version__ = "0.1.0"
 
 install_slot("backward", _backward)
 
-from onemodel import ops  # noqa: E402 - needs the slot above
+from onemodel import data, nn, ops, optim  # noqa: E402 - they need the slot above
+from onemodel.io import load, save  # noqa: E402
 from onemodel.ops import *  # noqa: E402, F403 - every operator's public function
+from onemodel.random import Generator, default_generator, manual_seed, rand, randint, randn, randperm  # noqa: E402

@@ -1,12 +1,15 @@
 """The compiled module between NumPy arrays and tensors."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
 from onemodel.tensor import Tensor
 
+_T = TypeVar("_T", bound=Tensor)
+
 def code_of(dtype: Any) -> int: ...
 def empty(shape: tuple[int, ...], code: int) -> Tensor: ...
+def as_leaf(cls: type[_T], data: Tensor, requires_grad: bool) -> _T: ...
 def from_numpy(array: npt.NDArray[Any]) -> Tensor: ...
 def array_view(t: Tensor, op: str) -> npt.NDArray[Any]: ...

@@ -9,7 +9,7 @@ cimport numpy as cnp
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from onemodel._pool.pool cimport foreign_storage, new_export
-from onemodel.tensor cimport BOOL, FLOAT32, INT32, INT64, itemsize, MAX_NDIM, Tensor, data_of, new_tensor, new_view, read_shape
+from onemodel.tensor cimport BOOL, FLOAT32, INT32, INT64, itemsize, MAX_NDIM, Tensor, copy_into, data_of, new_tensor, new_view, read_shape
 
 from onemodel import tensor as module
 
@@ -66,6 +66,26 @@ def empty(tuple shape, int code):
     cdef Py_ssize_t[MAX_NDIM] dims
     cdef int rank = read_shape(shape, dims, "empty")
     return new_tensor(code, rank, dims, False)
+
+
+def as_leaf(cls, Tensor data not None, bint requires_grad):
+    """A leaf of class `cls`, a subclass of Tensor, on the memory of `data`; on a copy where an open ActivationScope will take it back."""
+    cdef Tensor source = data, leaf = Tensor.__new__(cls)
+    cdef int i
+    data_of(data, cls.__name__)
+    if data.storage.scope != NULL:
+        source = new_tensor(data.code, data.rank, data.dims, False)
+        copy_into(source, data, cls.__name__)
+    leaf.storage = source.storage
+    leaf.offset = source.offset
+    leaf.count = source.count
+    leaf.rank = source.rank
+    leaf.code = source.code
+    leaf.dense = source.dense
+    for i in range(source.rank):
+        leaf.dims[i] = source.dims[i]
+        leaf.steps[i] = source.steps[i]
+    return leaf.requires_grad_() if requires_grad else leaf
 
 
 def from_numpy(array):

@@ -10,6 +10,7 @@ import numpy as np
 from onemodel.arrays import array_view, code_of
 from onemodel.arrays import empty as _empty
 from onemodel.arrays import from_numpy as _from_numpy
+from onemodel.errors import ShapeError
 from onemodel.tensor import DTYPES, Tensor
 
 _FLOAT32 = DTYPES[0]
@@ -70,13 +71,17 @@ def from_numpy(array: np.ndarray) -> Tensor:
     return _from_numpy(array)
 
 
-def _shape(sizes: tuple, op: str) -> tuple:
+def read_size(sizes: tuple, op: str) -> tuple:
+    """The shape that was given as integers or as one tuple or list."""
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = tuple(sizes[0])
     for size in sizes:
         if isinstance(size, bool) or not hasattr(size, "__index__"):
             raise TypeError(f"{op}: sizes must be integers, got {type(size).__name__}")
-    return tuple(size.__index__() for size in sizes)
+    sizes = tuple(size.__index__() for size in sizes)
+    if any(size < 0 for size in sizes):
+        raise ShapeError(f"{op}: negative size in shape {sizes}")
+    return sizes
 
 
 def _filled(shape: tuple, value: Any, dtype: Any, requires_grad: bool, op: str) -> Tensor:
@@ -91,25 +96,25 @@ def _filled(shape: tuple, value: Any, dtype: Any, requires_grad: bool, op: str) 
 
 def empty(*size: Any, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
     """A tensor of a shape, its values whatever the memory held."""
-    result = _empty(_shape(size, "empty"), code_of(dtype))
+    result = _empty(read_size(size, "empty"), code_of(dtype))
     return result.requires_grad_() if requires_grad else result
 
 
 def zeros(*size: Any, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
     """A tensor of zeros; the shape as integers or one tuple."""
-    return _filled(_shape(size, "zeros"), 0, dtype, requires_grad, "zeros")
+    return _filled(read_size(size, "zeros"), 0, dtype, requires_grad, "zeros")
 
 
 def ones(*size: Any, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
     """A tensor of ones; the shape as integers or one tuple."""
-    return _filled(_shape(size, "ones"), 1, dtype, requires_grad, "ones")
+    return _filled(read_size(size, "ones"), 1, dtype, requires_grad, "ones")
 
 
 def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor filled with one value; dtype None takes the value's: bool, int64 or float32."""
     if dtype is None:
         dtype = np.bool_ if isinstance(fill_value, (bool, np.bool_)) else np.int64 if isinstance(fill_value, (int, np.integer)) else np.float32
-    return _filled(_shape((size,), "full"), fill_value, dtype, requires_grad, "full")
+    return _filled(read_size((size,), "full"), fill_value, dtype, requires_grad, "full")
 
 
 def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:

@@ -1,0 +1,86 @@
+"""Owns modules made of modules: Sequential and ModuleList. Must not contain a layer."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from onemodel.nn.module import Module
+
+
+class _Numbered(Module):
+    """Modules in order; those added without a name are called by their position."""
+
+    def _enter(self, name: str, module: Any) -> None:
+        if not isinstance(module, Module):
+            raise TypeError(f"{type(self).__name__}: expected a Module, got {type(module).__name__}")
+        setattr(self, name, module)
+
+    def _items(self) -> list[tuple[str, Module]]:
+        """Unlike named_children, with repetitions: the same module may stand in two places."""
+        return [(name, value) for name, value in vars(self).items() if isinstance(value, Module)]
+
+    def __len__(self) -> int:
+        return len(self._items())
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter([module for _, module in self._items()])
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return type(self)._of(self._items()[index])
+        return self._items()[index][1]
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        self._enter(self._items()[index][0], module)
+
+    def append(self, module: Module) -> _Numbered:
+        """Add a module at the end; returns the container."""
+        self._enter(str(len(self)), module)
+        return self
+
+    @classmethod
+    def _of(cls, items: list[tuple[str, Module]]) -> _Numbered:
+        raise NotImplementedError
+
+
+class Sequential(_Numbered):
+    """Modules called one after the other, each with the result of the one before; an OrderedDict gives them names."""
+
+    def __init__(self, *modules: Module | OrderedDict[str, Module]) -> None:
+        super().__init__()
+        if len(modules) == 1 and isinstance(modules[0], dict):
+            for name, module in modules[0].items():
+                self._enter(name, module)
+        else:
+            for position, given in enumerate(modules):
+                self._enter(str(position), given)
+
+    @classmethod
+    def _of(cls, items: list[tuple[str, Module]]) -> Sequential:
+        return cls(OrderedDict(items))
+
+    def forward(self, x: Any) -> Any:
+        for value in list(vars(self).values()):
+            if isinstance(value, Module):
+                x = value(x)
+        return x
+
+
+class ModuleList(_Numbered):
+    """A list of modules, whose parameters belong to the model; it is not called itself."""
+
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
+        super().__init__()
+        self.extend(modules)
+
+    @classmethod
+    def _of(cls, items: list[tuple[str, Module]]) -> ModuleList:
+        return cls(module for _, module in items)
+
+    def extend(self, modules: Iterable[Module]) -> ModuleList:
+        """Add modules at the end; returns the list."""
+        for module in modules:
+            self.append(module)
+        return self

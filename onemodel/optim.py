@@ -1,0 +1,149 @@
+"""Owns the optimisers: parameter groups, options and state; the update is a kernel. Must not contain arithmetic on elements."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from onemodel.arrays import array_view
+from onemodel.methods import zero_grad
+from onemodel.tensor import Tensor
+from onemodel.updates import sgd_step
+
+
+def _check_apart(params: list[Tensor], what: str) -> None:
+    """Kernels update several parameters at once, so none may lie in another's memory."""
+    starts = [(array_view(p, what).__array_interface__["data"][0], p) for p in params if p.numel()]
+    starts.sort(key=lambda pair: pair[0])
+    for (start, p), (behind, q) in zip(starts, starts[1:], strict=False):
+        if start + p.numel() * p.dtype.itemsize > behind:
+            raise ValueError(f"{what}: parameters of shapes {p.shape} and {q.shape} share memory; give one of them, or clone()")
+
+
+class Optimizer:
+    """The base of optimisers: `step()` updates parameters in place from their gradients; a parameter without one is left alone.
+
+    params: tensors, or dicts with "params" and options that differ from the defaults (parameter groups).
+    """
+
+    def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], defaults: dict[str, Any]) -> None:
+        if isinstance(params, (Tensor, dict)):
+            raise TypeError(f"{type(self).__name__}: expected an iterable of tensors or of groups, got {type(params).__name__}; put it in a list")
+        self.defaults = defaults
+        self.state: dict[Tensor, dict[str, Any]] = {}
+        self.param_groups: list[dict[str, Any]] = []
+        given: list[Any] = list(params)
+        if not given:
+            raise ValueError(f"{type(self).__name__}: got no parameters")
+        for group in given if isinstance(given[0], dict) else [{"params": given}]:
+            self.add_param_group(group)
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        """Add parameters, with options that differ from the defaults."""
+        what = type(self).__name__
+        if not isinstance(group, dict) or "params" not in group:
+            raise TypeError(f"{what}: a parameter group is a dict with 'params', got {type(group).__name__}")
+        unknown = [name for name in group if name != "params" and name not in self.defaults]
+        if unknown:
+            raise ValueError(f"{what}: unknown options {', '.join(map(str, unknown))}; there are {', '.join(self.defaults)}")
+        params = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+        taken = {id(p) for other in self.param_groups for p in other["params"]}
+        for p in params:
+            if not isinstance(p, Tensor):
+                raise TypeError(f"{what}: expected tensors as parameters, got {type(p).__name__}")
+            if not p.is_leaf:
+                raise ValueError(f"{what}: a parameter of shape {p.shape} is a result of an operator; only leaves can be optimised")
+            if id(p) in taken:
+                raise ValueError(f"{what}: a parameter of shape {p.shape} stands twice among the groups")
+            if not p.is_contiguous():
+                raise ValueError(f"{what}: a parameter of shape {p.shape} has strides {p.strides}; make it from contiguous()")
+            taken.add(id(p))
+        options = {**self.defaults, **group, "params": params}
+        self.check_options(options)
+        _check_apart([p for other in self.param_groups for p in other["params"]] + params, what)
+        self.param_groups.append(options)
+
+    def check_options(self, options: dict[str, Any]) -> None:
+        """Raises ValueError for options that make no sense; called for every group."""
+
+    def step(self) -> None:
+        """Update all parameters that have a gradient."""
+        raise NotImplementedError(f"{type(self).__name__} defines no step()")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Free the gradients (the pool keeps their memory for the next step), or set them to 0 in place."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if set_to_none:
+                    p.grad = None
+                else:
+                    zero_grad(p)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Options and state, parameters by their number; `om.save` writes it. State tensors are shared, not copied."""
+        number = {id(p): i for i, p in enumerate(p for group in self.param_groups for p in group["params"])}
+        groups = [{**group, "params": [number[id(p)] for p in group["params"]]} for group in self.param_groups]
+        return {"state": {number[id(p)]: dict(entry) for p, entry in self.state.items()}, "param_groups": groups}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copy options and state in; the groups must have as many parameters as here, of the same shapes. Checked before anything changes."""
+        what = f"{type(self).__name__}.load_state_dict"
+        if not isinstance(state, dict) or set(state) != {"state", "param_groups"}:
+            raise ValueError(f"{what}: expected 'state' and 'param_groups', as state_dict gives them")
+        groups, entries = state["param_groups"], state["state"]
+        sizes, expected = [len(group["params"]) for group in groups], [len(group["params"]) for group in self.param_groups]
+        if sizes != expected:
+            raise ValueError(f"{what}: expected groups of {expected} parameters, got {sizes}")
+        here = [p for group in self.param_groups for p in group["params"]]
+        there = [number for group in groups for number in group["params"]]
+        loaded: dict[Tensor, dict[str, Any]] = {}
+        for p, number in zip(here, there, strict=True):
+            for name, value in entries.get(number, {}).items():
+                if isinstance(value, Tensor) and value.ndim and value.shape != p.shape:
+                    raise ValueError(f"{what}: {name} of parameter {number}: expected shape {p.shape}, got {value.shape}")
+                loaded.setdefault(p, {})[name] = copy.deepcopy(value)
+        options = []
+        for group, own in zip(groups, self.param_groups, strict=True):
+            if set(group) != set(own):
+                raise ValueError(f"{what}: expected the options {', '.join(own)}, got {', '.join(group)}")
+            options.append({**group, "params": own["params"]})
+            self.check_options(options[-1])
+        for own, new in zip(self.param_groups, options, strict=True):
+            own.update(new)
+        self.state = loaded
+
+    def __repr__(self) -> str:
+        groups = "\n".join(f"  {len(group['params'])} parameters: " + ", ".join(f"{k}={v}" for k, v in group.items() if k != "params")
+                           for group in self.param_groups)
+        return f"{type(self).__name__}(\n{groups}\n)"
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, with the gradient g of each parameter p:
+
+        g = -g if maximize;  g = g + weight_decay·p
+        b = g at first, then momentum·b + (1 - dampening)·g;  g = g + momentum·b if nesterov, else b
+        p = p - lr·g
+    """
+
+    def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
+                 weight_decay: float = 0.0, nesterov: bool = False, *, maximize: bool = False) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov,
+                                  "maximize": maximize})
+
+    def check_options(self, options: dict[str, Any]) -> None:
+        for name in ("lr", "momentum", "weight_decay", "dampening"):
+            value = options[name]
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"SGD: {name} must be a number, got {type(value).__name__}")
+            if not math.isfinite(value) or (value < 0 and name != "dampening"):
+                raise ValueError(f"SGD: {name} must be finite{'' if name == 'dampening' else ' and not negative'}, got {value}")
+        if options["nesterov"] and (options["momentum"] <= 0 or options["dampening"] != 0):
+            raise ValueError("SGD: nesterov needs a momentum above 0 and no dampening")
+
+    def step(self) -> None:
+        for group in self.param_groups:
+            sgd_step(group["params"], self.state, group["lr"], group["momentum"], group["dampening"], group["weight_decay"],
+                     group["nesterov"], group["maximize"])
