@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 
 from onemodel.arrays import array_view, empty
@@ -23,6 +21,8 @@ def tolist(self):
 def sha256(self):
     """Hex SHA-256 of dtype, shape and the elements' little-endian bytes in row-major order: equal for equal tensors, whatever
     their strides."""
+    import hashlib  # loads the system's crypto library: not at import
+
     array = array_view(self, "sha256")
     digest = hashlib.sha256(f"{array.dtype.name} {','.join(map(str, array.shape))};".encode())
     contiguous = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))

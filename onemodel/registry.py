@@ -8,8 +8,7 @@ stands the public function. Tests, documentation and the mirrored methods of Ten
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from onemodel.apply import apply_op, rule_of
 from onemodel.rules import Map, function_of
@@ -25,8 +24,7 @@ METHODS: dict[str, Callable] = {}
 """The methods of Tensor that mirror operators."""
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One call that tests make: `args` may hold `Input`s, which become tensors; `kwargs` are passed as they are.
 
     `tolerance` is the largest error against the float64 reference, in units of float32 epsilon of the largest value;
@@ -35,13 +33,12 @@ class Sample:
 
     name: str
     args: tuple
-    kwargs: dict = field(default_factory=dict)
+    kwargs: dict = {}
     tolerance: float = 4.0
     gradcheck: bool = True
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(NamedTuple):
     """A test tensor: seeded values of a shape, evenly from low to high, or `data`; made in a memory layout.
 
     layout: "plain", "transposed" (dimensions reversed in memory), "strided" (every second element), "expanded" (first
@@ -57,15 +54,14 @@ class Input:
     requires_grad: bool = True
 
 
-@dataclass(frozen=True)
-class ErrorSample:
+class ErrorSample(NamedTuple):
     """A call that must raise `error` with `message` in its text."""
 
     name: str
     args: tuple
     error: type[BaseException]
     message: str
-    kwargs: dict = field(default_factory=dict)
+    kwargs: dict = {}
 
 
 class Op:
