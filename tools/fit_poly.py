@@ -95,6 +95,30 @@ TABLE = {
 }
 
 
+def mills_pieces(degree):
+    """Rows of sixteen floats for lookup by bits 21 to 24 of 1 + t (quarters of four octaves): centre c, then e^(t^2/2) Phi(-t) as
+    high + (low + h (c1 + h (c2 + ...))), h = t - c; and the largest relative error."""
+    columns, bound = [None] * 16, 0
+    for octave in range(4):
+        for quarter in range(4):
+            lo, hi = ((4 + quarter + step) * mp.mpf(2) ** (octave - 2) - 1 for step in (0, 1))
+            centre, half = (lo + hi) / 2, (hi - lo) / 2 * (1 + mp.mpf(2) ** -18)
+            high = to_float(mills(centre))
+            f = (lambda h, centre=centre, high=high: mills(centre + h) - high)
+            weight = (lambda h, centre=centre: 1 / mills(centre + h))
+            c = fit(f, -half, half, degree, to_float, weight)
+            bound = max(bound, worst(f, c, -half, half, weight))
+            columns[(127 + octave) % 4 * 4 + quarter] = [centre, high, *c]
+    return [list(row) for row in zip(*columns, strict=True)], bound
+
+
+def print_mills_pieces(degree=6):
+    rows, bound = mills_pieces(degree)
+    print(f"/* MILLS_PIECES: relative error 2^{float(mp.log(bound, 2)):.1f} */")
+    for row in rows:
+        print("    {" + ", ".join(f"{float(x):.9g}" for x in row) + "},")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help=f"which of {', '.join(TABLE)} (default: all)")

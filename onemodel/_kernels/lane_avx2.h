@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LANES = 8, VD_LANES = 4 };
+enum { LANES = 8, VD_LANES = 4, HAS_FMA = 1 };
 typedef __m256 vf;
 typedef __m256i vi;
 typedef __m256 vm; /* all bits of a lane set or clear */
@@ -52,6 +52,10 @@ static inline vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
 #define vi_shr(a, k) _mm256_srli_epi32(a, k)
 static inline vi vi_round(vf a) { return _mm256_cvtps_epi32(a); }
 static inline vf vf_from_vi(vi a) { return _mm256_cvtepi32_ps(a); }
+static inline vf vf_lookup(const float *table, vi i) {
+    vf low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), i), high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), i);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(i, 28)));
+}
 
 static inline vd vd_lo(vf a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
 static inline vd vd_hi(vf a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LANES = 16, VD_LANES = 8 };
+enum { LANES = 16, VD_LANES = 8, HAS_FMA = 1 };
 typedef __m512 vf;
 typedef __m512i vi;
 typedef __mmask16 vm;
@@ -49,6 +49,7 @@ static inline vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 #define vi_shr(a, k) _mm512_srli_epi32(a, k)
 static inline vi vi_round(vf a) { return _mm512_cvtps_epi32(a); }
 static inline vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
+static inline vf vf_lookup(const float *table, vi i) { return _mm512_permutexvar_ps(i, _mm512_loadu_ps(table)); }
 
 static inline vd vd_lo(vf a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
 static inline vd vd_hi(vf a) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }

@@ -20,18 +20,35 @@ static inline vf vf_clip(vf x, float lo, float hi) { return vf_min(vf_set(hi), v
 static inline vf vf_canon(vf a) { return vf_select(vf_unord(a, a), vf_bits(vi_set(0x7FC00000)), a); }
 static inline vf vf_result(vf a) { return OM_EXACT ? vf_canon(a) : a; }
 
-/* The 64-bit pattern w in every double lane. */
-static inline vd vd_word(uint64_t w) {
+/* A vf widened to doubles, as two vd. Every step is written for both halves in turn, so that neighbouring instructions are independent:
+ * one half alone is a chain of latencies longer than a processor's window of waiting instructions. */
+typedef struct {
+    vd lo, hi;
+} vw;
+static inline vw vw_from_vf(vf a) { return (vw){vd_lo(a), vd_hi(a)}; }
+static inline vf vf_from_vw(vw a) { return vf_from_vd(a.lo, a.hi); }
+static inline vw vw_set(double c) { return (vw){vd_set(c), vd_set(c)}; }
+static inline vw vw_add(vw a, vw b) { return (vw){vd_add(a.lo, b.lo), vd_add(a.hi, b.hi)}; }
+static inline vw vw_sub(vw a, vw b) { return (vw){vd_sub(a.lo, b.lo), vd_sub(a.hi, b.hi)}; }
+static inline vw vw_mul(vw a, vw b) { return (vw){vd_mul(a.lo, b.lo), vd_mul(a.hi, b.hi)}; }
+static inline vw vw_div(vw a, vw b) { return (vw){vd_div(a.lo, b.lo), vd_div(a.hi, b.hi)}; }
+static inline vw vw_and(vw a, vw b) { return (vw){vd_and(a.lo, b.lo), vd_and(a.hi, b.hi)}; }
+static inline vw vw_xor(vw a, vw b) { return (vw){vd_xor(a.lo, b.lo), vd_xor(a.hi, b.hi)}; }
+static inline vw vw_iadd(vw a, vw b) { return (vw){vd_iadd(a.lo, b.lo), vd_iadd(a.hi, b.hi)}; }
+#define vw_shl(a, k) ((vw){vd_shl((a).lo, k), vd_shl((a).hi, k)})
+#define vw_shr(a, k) ((vw){vd_shr((a).lo, k), vd_shr((a).hi, k)})
+/* The 64-bit pattern w in every lane. */
+static inline vw vw_word(uint64_t w) {
     double d;
     memcpy(&d, &w, sizeof d);
-    return vd_set(d);
+    return vw_set(d);
 }
 /* c[0] + c[1] x + ... by Horner's rule on the even and the odd powers (half the latency of one chain); x2 = x * x. */
-static inline vd vd_poly(vd x, vd x2, const double *c, int degree) {
-    vd even = vd_set(c[degree & ~1]), odd = vd_set(c[(degree - 1) | 1]);
-    for (int i = (degree & ~1) - 2; i >= 0; i -= 2) even = vd_add(vd_mul(even, x2), vd_set(c[i]));
-    for (int i = ((degree - 1) | 1) - 2; i >= 0; i -= 2) odd = vd_add(vd_mul(odd, x2), vd_set(c[i]));
-    return vd_add(even, vd_mul(odd, x));
+static inline vw vw_poly(vw x, vw x2, const double *c, int degree) {
+    vw even = vw_set(c[degree & ~1]), odd = vw_set(c[(degree - 1) | 1]);
+    for (int i = (degree & ~1) - 2; i >= 0; i -= 2) even = vw_add(vw_mul(even, x2), vw_set(c[i]));
+    for (int i = ((degree - 1) | 1) - 2; i >= 0; i -= 2) odd = vw_add(vw_mul(odd, x2), vw_set(c[i]));
+    return vw_add(even, vw_mul(odd, x));
 }
 static inline vf vf_poly(vf x, const float *c, int degree) {
     vf p = vf_set(c[degree]);
@@ -57,6 +74,29 @@ static const double LOG[] = {0.66666666666667362, 0.39999999999405483, 0.2857142
 static const double MILLS[] = {0.11968279280338182, 0.11967857836981233, 0.10898187734011336, 0.0866346910166821, 0.063103133330349462,
                                0.00080585932405436529, 0.094936254386033439, -0.27302117160023281, 0.51614560074137605, -0.80363763974728053,
                                0.86693555948964784, -0.60672735402848066, 0.2662272339092786, -0.067278299260231197, 0.0075328839256620225};
+/* Rows for lookup by bits 21 to 24 of 1 + t: centre c, then e^(t^2/2) Phi(-t) = high + (low + h (c1 + h (c2 + ...))), h = t - c;
+ * relative error 2^-27.5 */
+enum { PIECE_CENTRE, PIECE_HIGH, PIECE_LOW, PIECE_DEGREE = 6 };
+static const float MILLS_PIECES[PIECE_LOW + PIECE_DEGREE + 1][16] = {
+    {1.25f, 1.75f, 2.25f, 2.75f, 3.5f, 4.5f, 5.5f, 6.5f,
+     8.0f, 10.0f, 12.0f, 14.0f, 0.125f, 0.375f, 0.625f, 0.875f},
+    {0.230760321f, 0.185231671f, 0.153651938f, 0.130724728f, 0.106345154f, 0.084803395f, 0.0703426972f, 0.0600156747f,
+     0.0491225459f, 0.0395066924f, 0.0330189727f, 0.0283526611f, 0.453793228f, 0.379604429f, 0.323356181f, 0.279770583f},
+    {2.98815722e-10f, -6.05500272e-09f, -4.17267332e-10f, 5.99372774e-09f, -6.85031254e-10f, -2.86062374e-09f, -3.17691029e-09f, 6.63010036e-10f,
+     3.59423269e-10f, 1.6644226e-09f, -1.6469659e-09f, -5.30833488e-10f, -5.63020608e-09f, -1.13704268e-09f, -1.26671527e-08f, -1.26418005e-08f},
+    {-0.110491887f, -0.0747868717f, -0.0532254204f, -0.0394492634f, -0.0267342478f, -0.0173270162f, -0.0120574636f, -0.00884039048f,
+     -0.00596191222f, -0.00387533964f, -0.00271462766f, -0.00200503296f, -0.342218131f, -0.256590635f, -0.196844682f, -0.154143035f},
+    {0.0463227369f, 0.0271773245f, 0.0169473682f, 0.011119633f, 0.00638765143f, 0.00341590983f, 0.00201332313f, 0.00127656793f,
+     0.000713630172f, 0.000376650074f, 0.000221720707f, 0.000141099124f, 0.205507979f, 0.141691491f, 0.10016413f, 0.0724477097f},
+    {-0.0175287165f, -0.00907516293f, -0.00503127277f, -0.00295664929f, -0.00145899656f, -0.000651781098f, -0.000328051217f, -0.00018089998f,
+     -8.42768422e-05f, -3.62770988e-05f, -1.79921008e-05f, -9.88177908e-06f, -0.105508879f, -0.0678155944f, -0.0447458066f, -0.0302495565f},
+    {0.00610256149f, 0.00282369647f, 0.00140681816f, 0.000747097132f, 0.000320141145f, 0.000120696168f, 5.22431546e-05f, 2.51807378e-05f,
+     9.8280907e-06f, 3.4639354e-06f, 1.45087938e-06f, 6.8879126e-07f, 0.0480794609f, 0.0290610231f, 0.0180477761f, 0.0114943795f},
+    {-0.00200137426f, -0.00083511445f, -0.000374914816f, -0.000182322459f, -6.89511871e-05f, -2.19935755e-05f, -8.2266597e-06f, -3.46187176e-06f,
+     -1.15747991e-06f, -3.32837544e-07f, -1.17803864e-07f, -4.79960889e-08f, -0.0199932382f, -0.0115539366f, -0.00677780434f, -0.00408564229f},
+    {0.000609921117f, 0.000231728263f, 9.4101335e-05f, 4.24376449e-05f, 1.40438051e-05f, 3.84257692e-06f, 1.25712893e-06f, 4.64556933e-07f,
+     1.31121567e-07f, 3.11244861e-08f, 9.39381106e-09f, 3.30284977e-09f, 0.00763210887f, 0.00431630854f, 0.00238346308f, 0.00134304143f}
+};
 /* as EXP, relative error of e^r 2^-28.0 */
 static const float EXP_FLOAT[] = {0.499999881f, 0.166665182f, 0.0416696481f, 0.00836894475f, 0.00137453037f};
 /* (log(1 + f) - f + f^2/2) / f^3, sqrt(1/2) - 1 <= f <= sqrt 2 - 1; relative error of log 2^-27.1 */
@@ -67,57 +107,57 @@ static const float LOG_FLOAT[] = {0.333333552f, -0.250008523f, 0.199997663f, -0.
 /* Adding this leaves a double rounded to an integer, which its low bits then hold (and 2 to that power is one shift away). */
 #define SHIFT 0x1.8p52
 /* e^r - 1; *t becomes SHIFT + k. The short form (relative error of e^r below 2^-38) serves where the result needs no more. */
-static inline vd exp_reduced(vd x, vd *t, int full) {
-    *t = vd_add(vd_mul(x, vd_set(1.4426950408889634)), vd_set(SHIFT));
-    vd k = vd_sub(*t, vd_set(SHIFT)), r, z;
+static inline vw exp_reduced(vw x, vw *t, int full) {
+    *t = vw_add(vw_mul(x, vw_set(1.4426950408889634)), vw_set(SHIFT));
+    vw k = vw_sub(*t, vw_set(SHIFT)), r, z;
     if (full) { /* the first part of ln 2 has 42 bits: its product with k is exact */
-        r = vd_sub(vd_sub(x, vd_mul(k, vd_set(0.6931471805598903))), vd_mul(k, vd_set(5.497923018708371e-14)));
-        z = vd_mul(r, r);
-        return vd_add(r, vd_mul(z, vd_poly(r, z, EXP, 8)));
+        r = vw_sub(vw_sub(x, vw_mul(k, vw_set(0.6931471805598903))), vw_mul(k, vw_set(5.497923018708371e-14)));
+        z = vw_mul(r, r);
+        return vw_add(r, vw_mul(z, vw_poly(r, z, EXP, 8)));
     }
-    r = vd_sub(x, vd_mul(k, vd_set(0.6931471805599453)));
-    z = vd_mul(r, r);
-    return vd_add(r, vd_mul(z, vd_poly(r, z, EXP_SHORT, 6)));
+    r = vw_sub(x, vw_mul(k, vw_set(0.6931471805599453)));
+    z = vw_mul(r, r);
+    return vw_add(r, vw_mul(z, vw_poly(r, z, EXP_SHORT, 6)));
 }
 /* a * 2^k for a normal result; a NaN t comes with a NaN a, whose low bits are zero. */
-static inline vd vd_scale(vd a, vd t) { return vd_iadd(a, vd_shl(t, 52)); }
-static inline vd vd_exp(vd x, int full) {
-    vd t, q = exp_reduced(x, &t, full);
-    return vd_scale(vd_add(vd_set(1.0), q), t);
+static inline vw vw_scale(vw a, vw t) { return vw_iadd(a, vw_shl(t, 52)); }
+static inline vw vw_exp(vw x, int full) {
+    vw t, q = exp_reduced(x, &t, full);
+    return vw_scale(vw_add(vw_set(1.0), q), t);
 }
 /* Below -104 the result is less than half the least float, above 89 it exceeds the largest one. */
 static inline vf exact_exp(vf x) {
     x = vf_clip(x, -104.0f, 89.0f);
-    return vf_from_vd(vd_exp(vd_lo(x), 1), vd_exp(vd_hi(x), 1));
+    return vf_from_vw(vw_exp(vw_from_vf(x), 1));
 }
 /* 1 / (1 + e^-x) */
-static inline vd vd_sigmoid(vd x) { return vd_div(vd_set(1.0), vd_add(vd_set(1.0), vd_exp(vd_xor(x, vd_set(-0.0)), 0))); }
+static inline vw vw_sigmoid(vw x) { return vw_div(vw_set(1.0), vw_add(vw_set(1.0), vw_exp(vw_xor(x, vw_set(-0.0)), 0))); }
 static inline vf exact_sigmoid(vf x) {
     x = vf_clip(x, -104.0f, 104.0f);
-    return vf_from_vd(vd_sigmoid(vd_lo(x)), vd_sigmoid(vd_hi(x)));
+    return vf_from_vw(vw_sigmoid(vw_from_vf(x)));
 }
 /* (e^2a - 1) / (e^2a + 1) with e^2a - 1 = 2^k (e^r - 1) + (2^k - 1), which keeps its relative accuracy down to 0 */
-static inline vd vd_tanh(vd a) {
-    vd t, q = exp_reduced(vd_add(a, a), &t, 1), s = vd_scale(vd_set(1.0), t);
-    vd m = vd_add(vd_mul(s, q), vd_sub(s, vd_set(1.0)));
-    return vd_div(m, vd_add(m, vd_set(2.0)));
+static inline vw vw_tanh(vw a) {
+    vw t, q = exp_reduced(vw_add(a, a), &t, 1), s = vw_scale(vw_set(1.0), t);
+    vw m = vw_add(vw_mul(s, q), vw_sub(s, vw_set(1.0)));
+    return vw_div(m, vw_add(m, vw_set(2.0)));
 }
 static inline vf exact_tanh(vf x) {
     vf a = vf_min(vf_set(10.0f), vf_abs(x));
-    return vf_with_sign(vf_from_vd(vd_tanh(vd_lo(a)), vd_tanh(vd_hi(a))), x);
+    return vf_with_sign(vf_from_vw(vw_tanh(vw_from_vf(a))), x);
 }
 
 /* -- log: x = 2^k m, sqrt(1/2) <= m < sqrt 2, log m = 2 atanh((m - 1) / (m + 1)) ------------------------------------------------------ */
 /* x > 0 and normal; every positive float is normal in double */
-static inline vd vd_log(vd x) {
+static inline vw vw_log(vw x) {
     const uint64_t one = 0x3FF0000000000000, root_half = 0x3FE6A09E667F3BCD;
-    vd biased = vd_shr(vd_iadd(x, vd_word(one - root_half)), 52); /* k + 1023 */
-    vd k = vd_sub(vd_iadd(biased, vd_set(0x1p52)), vd_set(0x1p52 + 1023));
-    vd m = vd_iadd(x, vd_iadd(vd_word(one), vd_shl(vd_iadd(vd_xor(biased, vd_word(UINT64_MAX)), vd_word(1)), 52)));
-    vd f = vd_sub(m, vd_set(1.0)), s = vd_div(f, vd_add(m, vd_set(1.0))), z = vd_mul(s, s);
-    vd p = vd_mul(vd_mul(s, z), vd_poly(z, vd_mul(z, z), LOG, 6));
-    vd low = vd_add(vd_mul(k, vd_set(5.497923018708371e-14)), p);
-    return vd_add(vd_mul(k, vd_set(0.6931471805598903)), vd_add(vd_add(s, s), low));
+    vw biased = vw_shr(vw_iadd(x, vw_word(one - root_half)), 52); /* k + 1023 */
+    vw k = vw_sub(vw_iadd(biased, vw_set(0x1p52)), vw_set(0x1p52 + 1023));
+    vw m = vw_iadd(x, vw_iadd(vw_word(one), vw_shl(vw_iadd(vw_xor(biased, vw_word(UINT64_MAX)), vw_word(1)), 52)));
+    vw f = vw_sub(m, vw_set(1.0)), s = vw_div(f, vw_add(m, vw_set(1.0))), z = vw_mul(s, s);
+    vw p = vw_mul(vw_mul(s, z), vw_poly(z, vw_mul(z, z), LOG, 6));
+    vw low = vw_add(vw_mul(k, vw_set(5.497923018708371e-14)), p);
+    return vw_add(vw_mul(k, vw_set(0.6931471805598903)), vw_add(vw_add(s, s), low));
 }
 /* log's values where the reduction does not hold: 0, negative, infinite, NaN */
 static inline vf log_edges(vf x, vf y) {
@@ -125,16 +165,16 @@ static inline vf log_edges(vf x, vf y) {
     y = vf_select(vf_lt(vf_set(0.0f), x), y, vf_select(vf_eq(x, vf_set(0.0f)), vf_neg(infinity), vf_bits(vi_set(0x7FC00000))));
     return vf_select(vf_eq(x, infinity), infinity, vf_select(vf_unord(x, x), x, y));
 }
-static inline vf exact_log(vf x) { return log_edges(x, vf_from_vd(vd_log(vd_lo(x)), vd_log(vd_hi(x)))); }
+static inline vf exact_log(vf x) { return log_edges(x, vf_from_vw(vw_log(vw_from_vf(x)))); }
 
 /* -- sin, cos: x = j pi/2 + r, |r| <= pi/4 ------------------------------------------------------------------------------------------- */
 /* Up to here j has 17 bits, and its product with the first part of pi/2 (33 bits) is exact. */
 #define TRIG_LIMIT 0x1p17f
 /* r; *t has j in its low bits */
-static inline vd trig_reduced(vd x, vd *t) {
-    *t = vd_add(vd_mul(x, vd_set(0.6366197723675814)), vd_set(SHIFT));
-    vd j = vd_sub(*t, vd_set(SHIFT));
-    return vd_sub(vd_sub(x, vd_mul(j, vd_set(1.5707963267341256))), vd_mul(j, vd_set(6.077100506506192e-11)));
+static inline vw trig_reduced(vw x, vw *t) {
+    *t = vw_add(vw_mul(x, vw_set(0.6366197723675814)), vw_set(SHIFT));
+    vw j = vw_sub(*t, vw_set(SHIFT));
+    return vw_sub(vw_sub(x, vw_mul(j, vw_set(1.5707963267341256))), vw_mul(j, vw_set(6.077100506506192e-11)));
 }
 /* The same for one float of any size (Payne and Hanek 1983): x = m 2^e with m an integer, so only the 128 bits of 2/pi that stand for
  * less than 4 and more than 2^-126 in 2^e 2/pi matter; their product with m is the angle in quarter turns modulo 4. */
@@ -162,96 +202,94 @@ static inline double trig_reduced_any(float x, double *t) {
     return r;
 }
 /* sin(r + j pi/2) */
-static inline vd trig_value(vd r, vd t) {
-    vd z = vd_mul(r, r), z2 = vd_mul(z, z), one = vd_set(1.0);
-    vd s = vd_mul(r, vd_add(one, vd_mul(z, vd_poly(z, z2, SIN, 5))));
-    vd c = vd_add(one, vd_mul(z, vd_add(vd_set(-0.5), vd_mul(z, vd_poly(z, z2, COS, 5)))));
-    vd odd = vd_iadd(vd_xor(vd_and(t, vd_word(1)), vd_word(1)), vd_word(UINT64_MAX)); /* all ones where j is odd */
-    return vd_xor(vd_xor(s, vd_and(vd_xor(s, c), odd)), vd_shl(vd_and(t, vd_word(2)), 62));
+static inline vw trig_value(vw r, vw t) {
+    vw z = vw_mul(r, r), z2 = vw_mul(z, z), one = vw_set(1.0);
+    vw s = vw_mul(r, vw_add(one, vw_mul(z, vw_poly(z, z2, SIN, 5))));
+    vw c = vw_add(one, vw_mul(z, vw_add(vw_set(-0.5), vw_mul(z, vw_poly(z, z2, COS, 5)))));
+    vw odd = vw_iadd(vw_xor(vw_and(t, vw_word(1)), vw_word(1)), vw_word(UINT64_MAX)); /* all ones where j is odd */
+    return vw_xor(vw_xor(s, vw_and(vw_xor(s, c), odd)), vw_shl(vw_and(t, vw_word(2)), 62));
 }
 /* sin(x + quarter pi/2) */
 static inline vf exact_trig(vf x, uint64_t quarter) {
-    vd t[2], r[2] = {trig_reduced(vd_lo(x), &t[0]), trig_reduced(vd_hi(x), &t[1])};
+    vw t, r = trig_reduced(vw_from_vf(x), &t);
     if (vm_any(vf_lt(vf_set(TRIG_LIMIT), vf_abs(x)))) {
         float lane[LANES];
         double turns[2 * VD_LANES], rest[2 * VD_LANES];
         vf_store(lane, x);
-        for (int h = 0; h < 2; h++) {
-            vd_store(turns + h * VD_LANES, t[h]);
-            vd_store(rest + h * VD_LANES, r[h]);
-        }
+        vd_store(turns, t.lo);
+        vd_store(turns + VD_LANES, t.hi);
+        vd_store(rest, r.lo);
+        vd_store(rest + VD_LANES, r.hi);
         for (int i = 0; i < LANES; i++) /* an infinity keeps its NaN */
             if (__builtin_fabsf(lane[i]) > TRIG_LIMIT && __builtin_fabsf(lane[i]) <= 0x1.fffffep127f)
                 rest[i] = trig_reduced_any(lane[i], turns + i);
-        for (int h = 0; h < 2; h++) {
-            t[h] = vd_load(turns + h * VD_LANES);
-            r[h] = vd_load(rest + h * VD_LANES);
-        }
+        t = (vw){vd_load(turns), vd_load(turns + VD_LANES)};
+        r = (vw){vd_load(rest), vd_load(rest + VD_LANES)};
     }
-    return vf_from_vd(trig_value(r[0], vd_iadd(t[0], vd_word(quarter))), trig_value(r[1], vd_iadd(t[1], vd_word(quarter))));
+    return vf_from_vw(trig_value(r, vw_iadd(t, vw_word(quarter))));
 }
 static inline vf exact_sin(vf x) { return exact_trig(x, 0); }
 static inline vf exact_cos(vf x) { return exact_trig(x, 1); }
 
 /* -- gelu x Phi(x), Phi(-t) = e^(-t^2/2) q P(q) --------------------------------------------------------------------------------------- */
 /* Phi(x) for |x| <= 15; *e becomes e^(-x^2/2) */
-static inline vd vd_normal(vd x, vd *e) {
-    vd t = vd_and(x, vd_word(INT64_MAX)), one = vd_set(1.0);
-    *e = vd_exp(vd_mul(vd_mul(x, x), vd_set(-0.5)), 0);
-    vd q = vd_div(one, vd_add(one, vd_mul(t, vd_set(0.3))));
-    vd tail = vd_mul(vd_mul(*e, q), vd_poly(q, vd_mul(q, q), MILLS, 14));
-    vd positive = vd_iadd(vd_shr(x, 63), vd_word(UINT64_MAX)); /* all ones where the sign is plus */
-    return vd_add(vd_and(positive, one), vd_xor(tail, vd_and(positive, vd_set(-0.0))));
+static inline vw vw_normal(vw x, vw *e) {
+    vw t = vw_and(x, vw_word(INT64_MAX)), one = vw_set(1.0);
+    *e = vw_exp(vw_mul(vw_mul(x, x), vw_set(-0.5)), 0);
+    vw q = vw_div(one, vw_add(one, vw_mul(t, vw_set(0.3))));
+    vw tail = vw_mul(vw_mul(*e, q), vw_poly(q, vw_mul(q, q), MILLS, 14));
+    vw positive = vw_iadd(vw_shr(x, 63), vw_word(UINT64_MAX)); /* all ones where the sign is plus */
+    return vw_add(vw_and(positive, one), vw_xor(tail, vw_and(positive, vw_set(-0.0))));
 }
-static inline vd gelu_erf_half(vd x, vd clipped) {
-    vd e;
-    return vd_mul(x, vd_normal(clipped, &e));
+static inline vw gelu_erf_half(vw x, vw clipped) {
+    vw e;
+    return vw_mul(x, vw_normal(clipped, &e));
 }
 /* Below -15 both forms round to -0, at -infinity too. */
 static inline vf exact_gelu_erf(vf x) {
     vf c = vf_clip(x, -15.0f, 15.0f);
     x = vf_max(vf_set(-15.0f), x);
-    return vf_from_vd(gelu_erf_half(vd_lo(x), vd_lo(c)), gelu_erf_half(vd_hi(x), vd_hi(c)));
+    return vf_from_vw(gelu_erf_half(vw_from_vf(x), vw_from_vf(c)));
 }
-static inline vd gelu_erf_slope(vd x, vd g) {
-    vd e, phi = vd_normal(x, &e);
-    return vd_mul(g, vd_add(phi, vd_mul(vd_mul(x, e), vd_set(0.3989422804014327))));
+static inline vw gelu_erf_slope(vw x, vw g) {
+    vw e, phi = vw_normal(x, &e);
+    return vw_mul(g, vw_add(phi, vw_mul(vw_mul(x, e), vw_set(0.3989422804014327))));
 }
 static inline vf exact_gelu_erf_bwd(vf x, vf g) {
     x = vf_clip(x, -15.0f, 15.0f);
-    return vf_from_vd(gelu_erf_slope(vd_lo(x), vd_lo(g)), gelu_erf_slope(vd_hi(x), vd_hi(g)));
+    return vf_from_vw(gelu_erf_slope(vw_from_vf(x), vw_from_vf(g)));
 }
 /* tanh form: x sigmoid(2u), 2u = 2 sqrt(2/pi) (x + 0.044715 x^3) */
-static inline vd gelu_tanh_half(vd x, vd clipped) {
-    vd z = vd_mul(clipped, clipped), one = vd_set(1.0);
-    vd u = vd_mul(clipped, vd_add(vd_set(-1.5957691216057308), vd_mul(z, vd_set(-0.07135481627260025))));
-    return vd_div(x, vd_add(one, vd_exp(u, 1)));
+static inline vw gelu_tanh_half(vw x, vw clipped) {
+    vw z = vw_mul(clipped, clipped), one = vw_set(1.0);
+    vw u = vw_mul(clipped, vw_add(vw_set(-1.5957691216057308), vw_mul(z, vw_set(-0.07135481627260025))));
+    return vw_div(x, vw_add(one, vw_exp(u, 1)));
 }
 static inline vf exact_gelu_tanh(vf x) {
     vf c = vf_clip(x, -20.0f, 20.0f);
     x = vf_max(vf_set(-20.0f), x);
-    return vf_from_vd(gelu_tanh_half(vd_lo(x), vd_lo(c)), gelu_tanh_half(vd_hi(x), vd_hi(c)));
+    return vf_from_vw(gelu_tanh_half(vw_from_vf(x), vw_from_vf(c)));
 }
 /* s + x s (1 - s) (2u)' with s = sigmoid(2u), 1 - s = e^-2u s */
-static inline vd gelu_tanh_slope(vd x, vd g) {
-    vd z = vd_mul(x, x), one = vd_set(1.0);
-    vd e = vd_exp(vd_mul(x, vd_add(vd_set(-1.5957691216057308), vd_mul(z, vd_set(-0.07135481627260025)))), 1);
-    vd s = vd_div(one, vd_add(one, e));
-    vd xu = vd_mul(x, vd_add(vd_set(1.5957691216057308), vd_mul(z, vd_set(0.21406444881780073))));
-    return vd_mul(g, vd_mul(s, vd_add(one, vd_mul(vd_mul(xu, e), s))));
+static inline vw gelu_tanh_slope(vw x, vw g) {
+    vw z = vw_mul(x, x), one = vw_set(1.0);
+    vw e = vw_exp(vw_mul(x, vw_add(vw_set(-1.5957691216057308), vw_mul(z, vw_set(-0.07135481627260025)))), 1);
+    vw s = vw_div(one, vw_add(one, e));
+    vw xu = vw_mul(x, vw_add(vw_set(1.5957691216057308), vw_mul(z, vw_set(0.21406444881780073))));
+    return vw_mul(g, vw_mul(s, vw_add(one, vw_mul(vw_mul(xu, e), s))));
 }
 static inline vf exact_gelu_tanh_bwd(vf x, vf g) {
     x = vf_clip(x, -20.0f, 20.0f);
-    return vf_from_vd(gelu_tanh_slope(vd_lo(x), vd_lo(g)), gelu_tanh_slope(vd_hi(x), vd_hi(g)));
+    return vf_from_vw(gelu_tanh_slope(vw_from_vf(x), vw_from_vf(g)));
 }
 
 /* -- pow: e^(b log|a|) with the sign and the special values of C99 -------------------------------------------------------------------- */
 static inline vf lane_pow(vf a, vf b) {
     const vf zero = vf_set(0.0f), one = vf_set(1.0f), infinity = vf_set(__builtin_inff());
     vf size = vf_abs(a);
-    vd lo = vd_mul(vd_lo(b), vd_log(vd_lo(size))), hi = vd_mul(vd_hi(b), vd_log(vd_hi(size)));
-    vf z = vf_from_vd(lo, hi); /* coarse, for the range; the values below it are replaced where |z| is large or a special */
-    vf y = vf_from_vd(vd_exp(lo, 1), vd_exp(hi, 1));
+    vw power = vw_mul(vw_from_vf(b), vw_log(vw_from_vf(size)));
+    vf z = vf_from_vw(power); /* coarse, for the range; the values below it are replaced where |z| is large or a special */
+    vf y = vf_from_vw(vw_exp(power, 1));
     y = vf_select(vf_lt(vf_set(105.0f), z), infinity, vf_select(vf_lt(z, vf_set(-105.0f)), zero, y));
     vm up = vf_lt(zero, b);
     y = vf_select(vf_eq(size, zero), vf_select(up, zero, infinity), y);
@@ -308,11 +346,42 @@ static inline vf fast_log(vf x) {
     return log_edges(x, vf_madd(k, vf_set(0.693145751953125f), vf_add(f, low)));
 }
 
+/* gelu of the erf form in floats, within one unit in the last place in exact mode too: there every step is one IEEE operation, the fused
+ * ones included. With t = |x|: gelu = max(x, 0) - t Phi(-t), t Phi(-t) = 2^k (A + v) (1 + q), where A is t times the leading coefficient
+ * of the piece, so that v (exact rest of that product and the remaining terms) and q are small and their errors count little. */
+static inline vf float_gelu_erf(vf x) {
+    vf t = vf_abs(x), n = vf_mul(t, vf_set(-0.5f)), s = vf_mul(n, t), rest = vf_fma(n, t, vf_neg(s)); /* -t^2/2 = s + rest */
+    vf shifted = vf_fma(s, vf_set(1.44269504f), vf_set(FLOAT_SHIFT)), k = vf_sub(shifted, vf_set(FLOAT_SHIFT));
+    vf high = vf_fma(k, vf_set(-0.693145751953125f), s), low = vf_fma(k, vf_set(-1.428606765330187e-06f), rest);
+    vf r = vf_add(high, low), p = vf_set(EXP_FLOAT[4]);
+    for (int i = 3; i >= 0; i--) p = vf_fma(p, r, vf_set(EXP_FLOAT[i]));
+    low = vf_fma(vf_mul(r, r), p, low); /* e^r - 1 = high + low */
+
+    vi piece = vi_shr(vi_bits(vf_add(t, vf_set(1.0f))), 21);
+    vf h = vf_sub(t, vf_lookup(MILLS_PIECES[PIECE_CENTRE], piece));
+    vf m = vf_lookup(MILLS_PIECES[PIECE_LOW + PIECE_DEGREE], piece);
+    for (int i = PIECE_DEGREE - 1; i >= 0; i--) m = vf_fma(m, h, vf_lookup(MILLS_PIECES[PIECE_LOW + i], piece));
+    vf lead = vf_lookup(MILLS_PIECES[PIECE_HIGH], piece);
+    vf a = vf_mul(t, lead), v = vf_fma(t, m, vf_fma(t, lead, vf_neg(a)));
+    vf sum = vf_add(a, v);
+    v = vf_fma(sum, high, vf_fma(sum, low, v));
+
+    /* 2^k may be subnormal, and is 0 where the result is: two normal factors */
+    vi exponent = vi_add(vi_bits(shifted), vi_set(254 - 0x4B400000));
+    vf scale = vf_mul(vf_bits(vi_shl(vi_shr(exponent, 1), 23)), vf_bits(vi_shl(vi_shr(vi_add(exponent, vi_set(1)), 1), 23)));
+    a = vf_mul(a, scale);
+    v = vf_mul(v, scale);
+    vf base = vf_select(vf_lt(x, vf_set(0.0f)), vf_set(-0.0f), x);
+    vf y = vf_sub(base, a), error = vf_sub(vf_sub(base, y), a);
+    y = vf_with_sign(vf_abs(vf_add(y, vf_sub(error, v))), x);
+    return vf_select(vf_lt(vf_set(14.4f), t), base, y);
+}
+
 /* -- the function of the mode ---------------------------------------------------------------------------------------------------------- */
 static inline vf lane_exp(vf x) { return OM_EXACT ? exact_exp(x) : fast_exp(x); }
 static inline vf lane_log(vf x) { return OM_EXACT ? exact_log(x) : fast_log(x); }
 static inline vf lane_sigmoid(vf x) { return OM_EXACT ? exact_sigmoid(x) : fast_sigmoid(x); }
 static inline vf lane_tanh(vf x) { return OM_EXACT ? exact_tanh(x) : fast_tanh(x); }
-static inline vf lane_gelu_erf(vf x) { return exact_gelu_erf(x); }
+static inline vf lane_gelu_erf(vf x) { return OM_EXACT || HAS_FMA ? float_gelu_erf(x) : exact_gelu_erf(x); }
 
 #endif

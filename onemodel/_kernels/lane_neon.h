@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LANES = 4, VD_LANES = 2 };
+enum { LANES = 4, VD_LANES = 2, HAS_FMA = 1 };
 typedef float32x4_t vf;
 typedef int32x4_t vi;
 typedef uint32x4_t vm; /* all bits of a lane set or clear */
@@ -59,6 +59,12 @@ static inline vi vi_xor(vi a, vi b) { return veorq_s32(a, b); }
 #define vi_shr(a, k) vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), k))
 static inline vi vi_round(vf a) { return vcvtnq_s32_f32(a); }
 static inline vf vf_from_vi(vi a) { return vcvtq_f32_s32(a); }
+static inline vf vf_lookup(const float *table, vi i) {
+    int32_t at[4];
+    vst1q_s32(at, vandq_s32(i, vdupq_n_s32(15)));
+    float entry[4] = {table[at[0]], table[at[1]], table[at[2]], table[at[3]]};
+    return vld1q_f32(entry);
+}
 
 static inline vd vd_lo(vf a) { return vcvt_f64_f32(vget_low_f32(a)); }
 static inline vd vd_hi(vf a) { return vcvt_high_f64_f32(a); }

@@ -6,6 +6,7 @@
  *   _tail: the first n lanes, 0 < n < LANES; the others are 0 on load and untouched on store.
  *   vf_fma: one rounding. vf_madd: fast mode's a·b + c, fused where that is one instruction.
  *   vf_max: a > b ? a : b, vf_min: a < b ? a : b (so b where either is NaN or both are zero). vf_select: m ? a : b.
+ *   HAS_FMA: vf_fma is one instruction. vf_lookup: entry i mod 16 of a table of sixteen.
  *   vf_bits and vi_bits reinterpret; vi_round rounds to nearest even, |a| < 2^31; vi_shr and vd_shr shift zeros in, k is a constant;
  *   vd_and, vd_xor, vd_shl, vd_shr and vd_iadd (64-bit integer sum) work on the bits of doubles. */
 #ifndef OM_LANE_H
@@ -22,7 +23,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { LANES = 1, VD_LANES = 1 };
+enum { LANES = 1, VD_LANES = 1, HAS_FMA = 0 };
 typedef float vf;
 typedef int32_t vi;
 typedef int vm;
@@ -69,6 +70,7 @@ static inline vi vi_xor(vi a, vi b) { return a ^ b; }
 static inline vi vi_shl(vi a, int k) { return (vi)((uint32_t)a << k); }
 static inline vi vi_shr(vi a, int k) { return (vi)((uint32_t)a >> k); }
 static inline vf vf_from_vi(vi a) { return (float)a; }
+static inline vf vf_lookup(const float *table, vi i) { return table[i & 15]; }
 #if defined(__x86_64__)
 static inline vf vf_sqrt(vf a) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(a))); }
 static inline vi vi_round(vf a) { return _mm_cvtss_si32(_mm_set_ss(a)); }

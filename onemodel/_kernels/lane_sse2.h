@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LANES = 4, VD_LANES = 2 };
+enum { LANES = 4, VD_LANES = 2, HAS_FMA = 0 };
 typedef __m128 vf;
 typedef __m128i vi;
 typedef __m128 vm; /* all bits of a lane set or clear */
@@ -56,6 +56,11 @@ static inline vi vi_xor(vi a, vi b) { return _mm_xor_si128(a, b); }
 #define vi_shr(a, k) _mm_srli_epi32(a, k)
 static inline vi vi_round(vf a) { return _mm_cvtps_epi32(a); }
 static inline vf vf_from_vi(vi a) { return _mm_cvtepi32_ps(a); }
+static inline vf vf_lookup(const float *table, vi i) {
+    int32_t at[4];
+    _mm_storeu_si128((__m128i *)at, _mm_and_si128(i, _mm_set1_epi32(15)));
+    return _mm_setr_ps(table[at[0]], table[at[1]], table[at[2]], table[at[3]]);
+}
 
 static inline vd vd_lo(vf a) { return _mm_cvtps_pd(a); }
 static inline vd vd_hi(vf a) { return _mm_cvtps_pd(_mm_movehl_ps(a, a)); }
