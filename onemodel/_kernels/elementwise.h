@@ -37,6 +37,7 @@
     ROW(map2, abs_bwd, "(x, g): g, -g, or 0 where x is 0 or NaN") \
     ROW(map2, gelu_erf_bwd, "(x, g): g times the slope of gelu_erf") \
     ROW(map2, gelu_tanh_bwd, "(x, g): g times the slope of gelu_tanh") \
+    ROW(map3, fma, "a b + c rounded once: the step of exact products, here to be checked by itself") \
     ROW(map3, div_bwd_b, "(a, b, g): -(g a) / (b b)") \
     ROW(map3, maximum_bwd, "(a, b, g): the share of a: 0 where a < b, g/2 where equal, else g; swap a and b for the share of b") \
     ROW(map3, minimum_bwd, "(a, b, g): the share of a: 0 where a > b, g/2 where equal, else g; swap a and b for the share of b") \
@@ -138,6 +139,7 @@ OM_MAP2(abs_bwd, x, g, vf_select(vf_lt(ZERO, x), g, vf_select(vf_lt(x, ZERO), vf
 OM_MAP2(gelu_erf_bwd, x, g, exact_gelu_erf_bwd(x, g))
 OM_MAP2(gelu_tanh_bwd, x, g, exact_gelu_tanh_bwd(x, g))
 
+OM_MAP3(fma, a, b, c, vf_fma(a, b, c))
 OM_MAP3(div_bwd_b, a, b, g, vf_neg(vf_div(vf_mul(g, a), vf_mul(b, b))))
 OM_MAP3(maximum_bwd, a, b, g, vf_select(vf_lt(a, b), ZERO, vf_select(vf_eq(a, b), vf_mul(g, vf_set(0.5f)), g)))
 OM_MAP3(minimum_bwd, a, b, g, vf_select(vf_lt(b, a), ZERO, vf_select(vf_eq(a, b), vf_mul(g, vf_set(0.5f)), g)))

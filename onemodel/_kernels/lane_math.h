@@ -346,8 +346,8 @@ static inline vf fast_log(vf x) {
     return log_edges(x, vf_madd(k, vf_set(0.693145751953125f), vf_add(f, low)));
 }
 
-/* gelu of the erf form in floats, within one unit in the last place in exact mode too: there every step is one IEEE operation, the fused
- * ones included. With t = |x|: gelu = max(x, 0) - t Phi(-t), t Phi(-t) = 2^k (A + v) (1 + q), where A is t times the leading coefficient
+/* gelu of the erf form in floats in both modes (double lanes take twice torch's time): every step is one IEEE operation, the fused ones
+ * included, so the bits agree everywhere; exact mode keeps two more rounding errors and stays within one unit in the last place. With t = |x|: gelu = max(x, 0) - t Phi(-t), t Phi(-t) = 2^k (A + v) (1 + q), where A is t times the leading coefficient
  * of the piece, so that v (exact rest of that product and the remaining terms) and q are small and their errors count little. */
 static inline vf float_gelu_erf(vf x) {
     vf t = vf_abs(x), n = vf_mul(t, vf_set(-0.5f)), s = vf_mul(n, t), rest = vf_fma(n, t, vf_neg(s)); /* -t^2/2 = s + rest */
@@ -363,17 +363,23 @@ static inline vf float_gelu_erf(vf x) {
     for (int i = PIECE_DEGREE - 1; i >= 0; i--) m = vf_fma(m, h, vf_lookup(MILLS_PIECES[PIECE_LOW + i], piece));
     vf lead = vf_lookup(MILLS_PIECES[PIECE_HIGH], piece);
     vf a = vf_mul(t, lead), v = vf_fma(t, m, vf_fma(t, lead, vf_neg(a)));
-    vf sum = vf_add(a, v);
+    vf sum = vf_add(a, v), base = vf_select(vf_lt(x, vf_set(0.0f)), vf_set(-0.0f), x);
+#if OM_EXACT /* a (1 + high) = grown + left, without the rounding of a sum half as large as the result */
+    vf grown = vf_fma(a, high, a), left = vf_fma(a, high, vf_sub(a, grown));
+    v = vf_add(vf_fma(sum, low, vf_fma(v, high, v)), left);
+    a = grown;
+#else
     v = vf_fma(sum, high, vf_fma(sum, low, v));
+#endif
 
     /* 2^k may be subnormal, and is 0 where the result is: two normal factors */
     vi exponent = vi_add(vi_bits(shifted), vi_set(254 - 0x4B400000));
     vf scale = vf_mul(vf_bits(vi_shl(vi_shr(exponent, 1), 23)), vf_bits(vi_shl(vi_shr(vi_add(exponent, vi_set(1)), 1), 23)));
     a = vf_mul(a, scale);
     v = vf_mul(v, scale);
-    vf base = vf_select(vf_lt(x, vf_set(0.0f)), vf_set(-0.0f), x);
-    vf y = vf_sub(base, a), error = vf_sub(vf_sub(base, y), a);
-    y = vf_with_sign(vf_abs(vf_add(y, vf_sub(error, v))), x);
+    vf y = vf_sub(base, a);
+    if (OM_EXACT) v = vf_sub(v, vf_sub(vf_sub(base, y), a)); /* and the rounding error of y */
+    y = vf_with_sign(vf_abs(vf_sub(y, v)), x);
     return vf_select(vf_lt(vf_set(14.4f), t), base, y);
 }
 
