@@ -27,6 +27,13 @@ typedef struct {
 } vw;
 static inline vw vw_from_vf(vf a) { return (vw){vd_lo(a), vd_hi(a)}; }
 static inline vf vf_from_vw(vw a) { return vf_from_vd(a.lo, a.hi); }
+/* LANES doubles; the scalar set has one for both halves. */
+enum { VW_SECOND = LANES - VD_LANES };
+static inline vw vw_load(const double *p) { return (vw){vd_load(p), vd_load(p + VW_SECOND)}; }
+static inline void vw_store(double *p, vw a) {
+    vd_store(p, a.lo);
+    if (VW_SECOND) vd_store(p + VW_SECOND, a.hi);
+}
 static inline vw vw_set(double c) { return (vw){vd_set(c), vd_set(c)}; }
 static inline vw vw_add(vw a, vw b) { return (vw){vd_add(a.lo, b.lo), vd_add(a.hi, b.hi)}; }
 static inline vw vw_sub(vw a, vw b) { return (vw){vd_sub(a.lo, b.lo), vd_sub(a.hi, b.hi)}; }
@@ -214,17 +221,15 @@ static inline vf exact_trig(vf x, uint64_t quarter) {
     vw t, r = trig_reduced(vw_from_vf(x), &t);
     if (vm_any(vf_lt(vf_set(TRIG_LIMIT), vf_abs(x)))) {
         float lane[LANES];
-        double turns[2 * VD_LANES], rest[2 * VD_LANES];
+        double turns[LANES], rest[LANES];
         vf_store(lane, x);
-        vd_store(turns, t.lo);
-        vd_store(turns + VD_LANES, t.hi);
-        vd_store(rest, r.lo);
-        vd_store(rest + VD_LANES, r.hi);
+        vw_store(turns, t);
+        vw_store(rest, r);
         for (int i = 0; i < LANES; i++) /* an infinity keeps its NaN */
             if (__builtin_fabsf(lane[i]) > TRIG_LIMIT && __builtin_fabsf(lane[i]) <= 0x1.fffffep127f)
                 rest[i] = trig_reduced_any(lane[i], turns + i);
-        t = (vw){vd_load(turns), vd_load(turns + VD_LANES)};
-        r = (vw){vd_load(rest), vd_load(rest + VD_LANES)};
+        t = vw_load(turns);
+        r = vw_load(rest);
     }
     return vf_from_vw(trig_value(r, vw_iadd(t, vw_word(quarter))));
 }

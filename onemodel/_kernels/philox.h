@@ -76,15 +76,12 @@ static void k_philox_normal(uint64_t seed, uint64_t offset, void *out, ptrdiff_t
             turn[i] = SHIFT + (double)quarter;
         }
         for (int i = 0; i < PHILOX_WORDS / 2; i += LANES) {
-            enum { SECOND = LANES - VD_LANES }; /* where the second half of a vector lies */
-            const vd minus_two = vd_set(-2.0), one = vd_word(1);
-            vd u0 = vd_load(u + i), u1 = vd_load(u + i + SECOND), r0 = vd_load(rest + i), r1 = vd_load(rest + i + SECOND);
-            vd t0 = vd_load(turn + i), t1 = vd_load(turn + i + SECOND);
-            vf radius = vf_sqrt(vf_from_vd(vd_mul(minus_two, vd_log(u0)), vd_mul(minus_two, vd_log(u1))));
-            vd d0 = vd_lo(radius), d1 = vd_hi(radius);
+            vw r = vw_load(rest + i), t = vw_load(turn + i);
+            vf radius = vf_sqrt(vf_from_vw(vw_mul(vw_set(-2.0), vw_log(vw_load(u + i)))));
+            vw d = vw_from_vf(radius);
             float cosine[LANES], sine[LANES];
-            vf_store(cosine, vf_from_vd(vd_mul(d0, trig_value(r0, vd_iadd(t0, one))), vd_mul(d1, trig_value(r1, vd_iadd(t1, one)))));
-            vf_store(sine, vf_from_vd(vd_mul(d0, trig_value(r0, t0)), vd_mul(d1, trig_value(r1, t1))));
+            vf_store(cosine, vf_from_vw(vw_mul(d, trig_value(r, vw_iadd(t, vw_word(1))))));
+            vf_store(sine, vf_from_vw(vw_mul(d, trig_value(r, t))));
             for (int k = 0; k < LANES; k++) {
                 value[2 * (i + k)] = cosine[k];
                 value[2 * (i + k) + 1] = sine[k];

@@ -63,7 +63,7 @@ static void log_sums(const double *s, float *out, ptrdiff_t n) {
         double part[2 * VD_LANES];
         for (int k = 0; k < 2 * VD_LANES; k++) part[k] = i + k < n && k < LANES ? s[i + k] : 1.0;
         vd lo = vd_load(part), hi = vd_load(part + VD_LANES);
-        vf plain = vf_from_vd(lo, hi), v = vf_from_vd(vd_log(lo), vd_log(hi));
+        vf plain = vf_from_vd(lo, hi), v = vf_from_vw(vw_log((vw){lo, hi}));
         store_part(out + i, vf_canon(vf_select(vf_unord(plain, plain), plain, v)), n - i);
     }
 }
@@ -248,7 +248,7 @@ static inline column_sums exp_columns(const float *x, float *y, ptrdiff_t stride
 }
 static inline vf log_columns(column_sums t) {
     vf plain = vf_from_vd(t.lo, t.hi);
-    return vf_select(vf_unord(plain, plain), plain, vf_from_vd(vd_log(t.lo), vd_log(t.hi)));
+    return vf_select(vf_unord(plain, plain), plain, vf_from_vw(vw_log((vw){t.lo, t.hi})));
 }
 
 static void k_softmax_columns(const float *x, float *y, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols) {
