@@ -50,3 +50,12 @@ from onemodel import data, nn, ops, optim  # noqa: E402 - they need the slot abo
 from onemodel.io import load, save  # noqa: E402
 from onemodel.ops import *  # noqa: E402, F403 - every operator's public function
 from onemodel.random import Generator, default_generator, manual_seed, rand, randint, randn, randperm  # noqa: E402
+
+
+def __getattr__(name: str):
+    """`om.training` is imported when it is first asked for: a program that only computes does not pay for it."""
+    if name == "training":
+        from importlib import import_module
+
+        return import_module("onemodel.training")
+    raise AttributeError(f"module 'onemodel' has no attribute {name!r}")

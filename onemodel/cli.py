@@ -42,7 +42,14 @@ def check_zero_alloc(argv: list[str]) -> int:
     return main(argv)
 
 
-COMMANDS: tuple[Callable[[list[str]], int], ...] = (config, demo, check_zero_alloc)
+def gradcheck(argv: list[str]) -> int:
+    """compare the gradients of the operators with measured slopes"""
+    from onemodel.training.gradcheck import main
+
+    return main(argv)
+
+
+COMMANDS: tuple[Callable[[list[str]], int], ...] = (config, demo, check_zero_alloc, gradcheck)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -183,6 +183,12 @@ def docs(args):
     return run(PYTHON, "tools/gen_docs.py", check=False).returncode
 
 
+def pin(args):
+    """write testdata/exact/hashes.txt: the digests of every sample in exact mode"""
+    ready("test")
+    return run(PYTHON, "tools/pin_hashes.py", *args, check=False).returncode
+
+
 def wheel(args):
     """sdist, a wheel from it, auditwheel, an empty environment, the tests against the installed wheel"""
     ready("test")
@@ -267,7 +273,7 @@ def bench(args):
     return run(PYTHON, "tools/bench.py", *args, check=False).returncode
 
 
-COMMANDS = (build, demo, test, bench, lint, types, docs, wheel, size, sanitize, neon)
+COMMANDS = (build, demo, test, bench, lint, types, docs, pin, wheel, size, sanitize, neon)
 
 
 def main(argv):

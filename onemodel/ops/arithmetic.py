@@ -259,7 +259,7 @@ class Where(Op):
         return np.where(condition, a, b)
 
     samples = [
-        Sample("vector", (Input((37,), dtype="bool"), Input((37,)), Input((37,))), {}),
+        Sample("vector", (Input((137,), dtype="bool"), Input((137,)), Input((137,))), {}),
         Sample("broadcast", (Input((5, 1), dtype="bool"), Input((7,)), Input((5, 7))), {}),
         Sample("scalars", (Input((4, 6), dtype="bool"), Input((4, 6)), 0.0), {}),
         Sample("transposed", (Input((6, 5), dtype="bool", layout="transposed"), Input((6, 5)), Input((6, 5), layout="strided")), {}),
