@@ -22,6 +22,7 @@ from onemodel import methods
 from onemodel.autograd import backward as _backward
 from onemodel.autograd import grad
 from onemodel.errors import GraphReleasedError, ScopeClosedError, ShapeError, TensorVersionError
+from onemodel.functional import value_and_grad
 from onemodel.making import arange, empty, empty_like, from_numpy, full, full_like, ones, ones_like, tensor, zeros, zeros_like
 from onemodel.memory import ActivationScope, PoolStats, pool_reset_peak, pool_stats, pool_trim, set_pool_limit
 from onemodel.methods import clear_grad, zero_grad

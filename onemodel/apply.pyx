@@ -10,21 +10,26 @@ from onemodel._kernels.table import get_mode_override, set_mode_override
 
 
 cdef class PythonRule(Rule):
-    """Backward through `op.backward(ctx, g)`, in the arithmetic mode the record was made in; g is contiguous."""
+    """Backward through `op.backward(ctx, g)`, in the arithmetic mode the record was made in; g is contiguous and read-only."""
     cdef object op
 
     cdef object backward(self, Record r, Tensor g):
         cdef int mode = current_mode()
         if not hasattr(self.op, "backward"):
             raise TypeError(f"{self.name}: the operator class defines no backward(ctx, g)")
-        if mode == r.mode:
-            return self.op.backward(r, densely(g, self.name))
-        override = get_mode_override()
-        set_mode_override(r.mode)
+        g = densely(g, self.name)
+        # Other consumers may share g's memory, so an operator that writes into it is refused rather than believed.
+        cdef bint readonly = g.storage.readonly
+        g.storage.readonly = True
+        override = get_mode_override() if mode != r.mode else None
         try:
-            return self.op.backward(r, densely(g, self.name))
+            if override is not None:
+                set_mode_override(r.mode)
+            return self.op.backward(r, g)
         finally:
-            set_mode_override(override)
+            g.storage.readonly = readonly
+            if override is not None:
+                set_mode_override(override)
 
 
 def rule_of(op):

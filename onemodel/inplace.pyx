@@ -85,7 +85,7 @@ cdef int check_target(Tensor t, str op) except -1:
     if recording() and t.wants_grad:
         raise RuntimeError(f"{op}: the target requires a gradient and in-place operations are not recorded; run it under om.no_grad(), or detach()")
     if t.storage.readonly:
-        raise RuntimeError(f"{op}: the target shares memory of a read-only NumPy array; clone() it first")
+        raise RuntimeError(f"{op}: the target is read-only (a read-only NumPy array's memory, or the gradient inside a backward); clone() it first")
     if shares_elements(t):
         raise RuntimeError(f"{op}: elements of the target overlap (shape {t.shape}, strides {t.strides}), as after expand; clone() it first")
     return 0

@@ -33,6 +33,14 @@ def samples_of(op: type[Op]) -> list[Sample]:
     return list(op.samples)  # type: ignore[attr-defined]
 
 
+def _mixed(n: int, seed: int) -> np.ndarray:
+    """n scattered 32-bit words. Not numpy.random: its streams may change with NumPy, and published digests must not."""
+    x = np.arange(n, dtype=np.uint64) + np.uint64(seed * 1000003 + 1)
+    for _ in range(2):
+        x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x45D9F3B)) & np.uint64(0xFFFFFFFF)
+    return x ^ (x >> np.uint64(16))
+
+
 def values(x: Input, number: int) -> np.ndarray:
     """The values of the `number`-th input of a call, C-contiguous: an even grid from low to high in a fixed random order."""
     dtype = np.dtype(x.dtype)
@@ -41,7 +49,7 @@ def values(x: Input, number: int) -> np.ndarray:
     shape = (1, *x.shape[1:]) if x.layout == "expanded" else x.shape
     n = int(np.prod(shape))
     grid: np.ndarray = x.low + (x.high - x.low) * ((np.arange(n) + (number + 1) * _GOLDEN % 1) / max(n, 1))
-    np.random.default_rng(number + 7).shuffle(grid)
+    grid = grid[np.argsort(_mixed(n, number), kind="stable")]
     if dtype.kind == "b":
         grid = grid > (x.low + x.high) / 2
     elif dtype.kind in "iu":
@@ -123,9 +131,10 @@ def outputs(result: Any) -> list[Tensor]:
 
 def weights(like: Any, number: int = 0) -> np.ndarray:
     """W of L = Σ W·f(x): fixed pseudo-random float32 between 0.5 and 1.5 in size, of either sign, of the shape of `like`."""
-    random = np.random.default_rng(101 + number)
-    size = np.shape(like) if not isinstance(like, Tensor) else like.shape
-    return np.asarray((0.5 + random.random(size)) * np.where(random.random(size) < 0.5, -1, 1), np.float32)
+    shape = np.shape(like) if not isinstance(like, Tensor) else like.shape
+    bits = _mixed(int(np.prod(shape)), 100 + number)
+    sizes = 0.5 + (bits >> 8) * 2.0**-24
+    return np.where(bits & 1, -sizes, sizes).astype(np.float32).reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -190,8 +190,8 @@ def returned(x, number):
 
 
 def shares_work(name):
-    """Whether its kernel is arithmetic, so that threads have something to share; views and copies have not."""
-    return any(type(rule).__name__ in ("Map", "ReduceRule", "MatmulRule", "LinearRule") for rule in rules(OPS[name]))
+    """Whether its compiled rule is arithmetic, so that threads have something to share; views and copies have not."""
+    return any(type(rule).__module__ not in ("onemodel.views", "onemodel.joins") for rule in rules(OPS[name]))
 
 
 def check_threads(name, seconds=20):

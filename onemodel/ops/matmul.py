@@ -43,7 +43,7 @@ class Matmul(Op):
             ("no_rows", (0, 4), "plain", (4, 5), "plain"),
             ("batch_transposed", (3, 5, 7), "transposed", (3, 7, 4), "transposed"),
         ]
-    ]
+    ] + [Sample("tiles", (Input((67, 33)), Input((33, 101))), {}, 16.0, False)]
     error_samples = [
         ErrorSample("inner", (Input((2, 3)), Input((4, 5))), ValueError, "inner sizes differ"),
         ErrorSample("batch", (Input((2, 3, 4)), Input((3, 4, 5))), ValueError, "do not broadcast"),
@@ -82,6 +82,7 @@ class Linear(Op):
         Sample("sequence", (Input((2, 5, 13)), Input((7, 13)), Input((7,))), {}, 16.0),
         Sample("transposed", (Input((9, 5, 13), layout="transposed"), Input((7, 13), layout="strided"), Input((7,), layout="strided")), {}, 16.0),
         Sample("one_row", (Input((1, 70)), Input((40, 70)), Input((40,))), {}, 16.0),
+        Sample("tiles", (Input((67, 33)), Input((101, 33)), Input((101,))), {}, 16.0, False),
         Sample("no_rows", (Input((0, 13)), Input((7, 13)), Input((7,))), {}),
         Sample("no_inputs", (Input((3, 0)), Input((7, 0)), Input((7,))), {}),
     ]
