@@ -179,7 +179,7 @@ def test_right_error_passes(plant):
 def test_wrong_error(plant, change, words):
     plant()
     with pytest.raises(AssertionError, match=words):
-        checks.check_error("planted", ErrorSample(**{**ERROR.__dict__, **change}))
+        checks.check_error("planted", ERROR._replace(**change))
 
 
 def test_error_that_keeps_memory(plant):
