@@ -61,7 +61,9 @@ def check(got, a, b, bias=None, path=None, mode=EXACT, expected=None):
         want = chain(a, b, bias, two_roundings)
     given = bits(got) if mode == EXACT else canonical(got)
     wrong = np.argwhere(given != canonical(want))
-    assert not len(wrong), f"{path} mode {mode} [{a.shape} x {b.shape}]: {len(wrong)} outputs differ, first {wrong[0]}: {got[tuple(wrong[0])]!r}, expected {want[tuple(wrong[0])]!r}"
+    if len(wrong):
+        first = tuple(wrong[0])
+        pytest.fail(f"{path} mode {mode} [{a.shape} x {b.shape}]: {len(wrong)} outputs differ, {first}: {got[first]!r}, expected {want[first]!r}")
 
 
 def normal(seed, *shape):
@@ -184,7 +186,8 @@ def test_expanded_operands(path):
     """Zero strides in either dimension of either operand."""
     row, column, one = normal(1, 1, 30), normal(2, 30, 1), normal(3, 1, 1)
     for mode in both_modes(path):
-        for a, b in [(np.broadcast_to(row, (20, 30)), normal(4, 30, 35)), (np.broadcast_to(column, (30, 25)), normal(5, 25, 35)), (normal(6, 25, 30), np.broadcast_to(column, (30, 40))),
+        for a, b in [(np.broadcast_to(row, (20, 30)), normal(4, 30, 35)), (np.broadcast_to(column, (30, 25)), normal(5, 25, 35)),
+                 (normal(6, 25, 30), np.broadcast_to(column, (30, 40))),
                      (normal(7, 150, 1), np.broadcast_to(row, (1, 30))), (np.broadcast_to(one, (9, 17)), np.broadcast_to(one, (17, 33)))]:
             check(gemm.matmul_arrays(a, b, None, mode), a, b, None, path, mode)
 
@@ -216,7 +219,8 @@ def test_special_values_in_exact_mode(path):
     assert seen == {0, 1, 2}
     a, b, bias = np.full((2, 3), np.nan, np.float32), np.ones((3, 4), np.float32), np.array([0, 1, np.nan, np.inf], np.float32)
     assert (bits(gemm.matmul_arrays(a, b, bias, EXACT)) == 0x7FC00000).all()
-    assert (bits(gemm.matmul_arrays(a[:, :0], b[:0], bias, EXACT)) == bits(np.array([[0, 1, 0, np.inf]] * 2, np.float32)) | np.array([0, 0, 0x7FC00000, 0], np.uint32)).all()
+    expected = bits(np.array([[0, 1, 0, np.inf]] * 2, np.float32)) | np.array([0, 0, 0x7FC00000, 0], np.uint32)
+    assert (bits(gemm.matmul_arrays(a[:, :0], b[:0], bias, EXACT)) == expected).all()
     zero = gemm.matmul_arrays(np.full((3, 2), -0.0, np.float32), np.ones((2, 20), np.float32), None, EXACT)
     assert (bits(zero) == 0).all(), "the chain starts at +0, so -0 products give +0"
 

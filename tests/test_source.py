@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,21 @@ def test_planted_fault_is_found(rule, name, text):
     if rule is generated and name.endswith("cpu.pyx"):
         files["onemodel/cpu.c"] = ""
     assert len(rule(files)) >= 1
+
+
+def ruff(folder):
+    command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--config", str(ROOT / "pyproject.toml"), "."]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def test_ruff_is_clean():
+    done = ruff(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_unused_import_is_found(tmp_path):
+    (tmp_path / "a.py").write_text("import os\n")
+    assert "F401" in ruff(tmp_path).stdout
 
 
 # -- the built objects ----------------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def gradient_check(fn: Callable[..., Any] | type[Op], inputs: Sequence[Any], *, 
     """
     if isinstance(fn, type) and issubclass(fn, Op):
         name, fn = name or fn.name, fn.apply
-    name = name or getattr(fn, "__name__", type(fn).__name__)
+    name = str(name or getattr(fn, "__name__", type(fn).__name__))
     leaves, arguments = _leaves(name, inputs)
     results = [y for y in outputs(fn(*arguments)) if y.dtype == np.float32]
     graded = [y for y in results if y.requires_grad]
