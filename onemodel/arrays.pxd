@@ -3,3 +3,5 @@ from onemodel.tensor cimport Tensor
 
 # A Tensor as it is; a Python or NumPy scalar as a 0-d tensor of type `code`; TypeError for anything else.
 cdef Tensor as_tensor(object value, int code, str op)
+# x itself; TypeError naming the operator if it is no Tensor.
+cpdef Tensor require(object x, str op)

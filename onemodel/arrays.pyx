@@ -28,6 +28,12 @@ def code_of(dtype):
         raise TypeError(f"dtype {dtype!r} is not supported; use one of {', '.join(names)}") from None
 
 
+cpdef Tensor require(object x, str op):
+    if isinstance(x, Tensor):
+        return <Tensor>x
+    raise TypeError(f"{op}: expected a Tensor, got {type(x).__name__}; wrap arrays and lists with om.tensor(...)")
+
+
 cdef Tensor as_tensor(object value, int code, str op):
     """A Tensor as it is; a Python or NumPy scalar as a 0-d tensor of type `code`."""
     if isinstance(value, Tensor):
@@ -61,10 +67,10 @@ cdef int store_scalar(char *p, int code, object value, str op) except -1:
     return 0
 
 
-def empty(tuple shape, int code):
+def empty(tuple shape, int code, str op="empty"):
     """Memory from the pool, not initialised and not tied to a scope."""
     cdef Py_ssize_t[MAX_NDIM] dims
-    cdef int rank = read_shape(shape, dims, "empty")
+    cdef int rank = read_shape(shape, dims, op)
     return new_tensor(code, rank, dims, False)
 
 

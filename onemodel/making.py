@@ -51,6 +51,8 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
             source = np.asarray(data)
         except OverflowError as error:
             raise TypeError(f"tensor: {error}; integers must fit int64") from None
+        except ValueError as error:
+            raise ValueError(f"tensor: expected nested lists of equal lengths: {error}") from None
     if source.dtype.kind not in "fiub":
         raise TypeError(f"tensor: data of type {source.dtype} is not supported; use numbers or bool (integers that fit int64)")
     target = _default_type(source) if dtype is None else DTYPES[code_of(dtype)]
@@ -85,10 +87,11 @@ def read_size(sizes: tuple, op: str) -> tuple:
 
 
 def _filled(shape: tuple, value: Any, dtype: Any, requires_grad: bool, op: str) -> Tensor:
-    result = _empty(shape, code_of(dtype))
+    result = _empty(shape, code_of(dtype), op)
     array = array_view(result, op)
     try:
-        array[...] = value
+        with np.errstate(over="ignore"):  # beyond float32 is inf, as a cast makes it
+            array[...] = value
     except (OverflowError, ValueError, TypeError) as error:
         raise type(error)(f"{op}: {error}") from None
     return result.requires_grad_() if requires_grad else result

@@ -8,7 +8,8 @@ from onemodel._kernels.gemm cimport gemm, gemm_batched
 from onemodel._kernels.reduce cimport SUM, reduce as reduce_kernel
 from onemodel._kernels.table cimport current_mode
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
-from onemodel.rules cimport broadcast_shape, edge_shape
+from onemodel.arrays cimport require
+from onemodel.rules cimport edge_shape
 from onemodel.tensor cimport (FLOAT32, MAX_NDIM, Record, Rule, Tensor, attach, data_of, densely, edge_of, new_tensor, new_view, recording,
                               shape_tuple)
 
@@ -191,8 +192,12 @@ cdef MatmulRule MATMUL = MatmulRule()
 MATMUL.name = "matmul"
 
 
-def matmul(Tensor a not None, Tensor b not None):
+def matmul(a, b):
     """Product of the last two dimensions, batch dimensions broadcast; a vector stands for a row on the left, a column on the right."""
+    return matmul_of(require(a, "matmul"), require(b, "matmul"))
+
+
+cdef Tensor matmul_of(Tensor a, Tensor b):
     cdef Py_ssize_t[MAX_NDIM] dims
     cdef Py_ssize_t inner_a, inner_b
     cdef Tensor x = a, y = b, out
@@ -256,8 +261,12 @@ cdef LinearRule LINEAR = LinearRule()
 LINEAR.name = "linear"
 
 
-def linear(Tensor x not None, Tensor weight not None, Tensor bias=None):
+def linear(x, weight, bias=None):
     """x @ weight.T + bias over the last dimension; weight [out, in], bias [out]."""
+    return linear_of(require(x, "linear"), require(weight, "linear"), None if bias is None else require(bias, "linear"))
+
+
+cdef Tensor linear_of(Tensor x, Tensor weight, Tensor bias):
     cdef Py_ssize_t[MAX_NDIM] dims
     cdef Tensor out
     cdef int mode = current_mode(), i

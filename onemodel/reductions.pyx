@@ -10,6 +10,7 @@ from onemodel._kernels.reduce cimport AMAX, AMIN, MEAN, SUM, argmax as argmax_ke
 from onemodel._kernels.table cimport current_mode, row_index, table_of
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
 from onemodel.rules cimport edge_shape
+from onemodel.arrays cimport require
 from onemodel.tensor cimport (FLOAT32, INT64, MAX_NDIM, Record, Rule, Tensor, alias, attach, data_of, densely, edge_of, new_tensor,
                               new_view, normal_axis, recording)
 from libc.stdint cimport int64_t
@@ -134,52 +135,57 @@ cdef Tensor reduced_integer(int kind, Tensor x, unsigned long long mask, bint ke
     return out
 
 
-def sum(Tensor x not None, dim=None, bint keepdim=False):
-    return reduced(SUM, x, dim, keepdim)
+def sum(x, dim=None, bint keepdim=False):
+    cdef Tensor t = require(x, "sum")
+    return reduced(SUM, t, dim, keepdim)
 
 
-def mean(Tensor x not None, dim=None, bint keepdim=False):
-    return reduced(MEAN, x, dim, keepdim)
+def mean(x, dim=None, bint keepdim=False):
+    cdef Tensor t = require(x, "mean")
+    return reduced(MEAN, t, dim, keepdim)
 
 
-def amax(Tensor x not None, dim=None, bint keepdim=False):
-    return reduced(AMAX, x, dim, keepdim)
+def amax(x, dim=None, bint keepdim=False):
+    cdef Tensor t = require(x, "amax")
+    return reduced(AMAX, t, dim, keepdim)
 
 
-def amin(Tensor x not None, dim=None, bint keepdim=False):
-    return reduced(AMIN, x, dim, keepdim)
+def amin(x, dim=None, bint keepdim=False):
+    cdef Tensor t = require(x, "amin")
+    return reduced(AMIN, t, dim, keepdim)
 
 
-def argmax(Tensor x not None, dim=None, bint keepdim=False):
+def argmax(x, dim=None, bint keepdim=False):
+    cdef Tensor t = require(x, "argmax")
     cdef Py_ssize_t[MAX_NDIM] dims
-    cdef int axis = -1 if dim is None else <int>normal_axis(dim, x.rank, "argmax"), rank = 0, i, status
+    cdef int axis = -1 if dim is None else <int>normal_axis(dim, t.rank, "argmax"), rank = 0, i, status
     cdef Tensor out
-    if x.rank == 0:
+    if t.rank == 0:
         axis = -1
-    for i in range(x.rank):
+    for i in range(t.rank):
         if axis < 0 or i == axis:
-            if x.dims[i] == 0:
-                raise ShapeError(f"argmax: dimension {i} of shape {x.shape} is empty; there is no largest of nothing")
+            if t.dims[i] == 0:
+                raise ShapeError(f"argmax: dimension {i} of shape {t.shape} is empty; there is no largest of nothing")
             if keepdim:
                 dims[rank] = 1
                 rank += 1
         else:
-            dims[rank] = x.dims[i]
+            dims[rank] = t.dims[i]
             rank += 1
-    cdef const char *p = data_of(x, "argmax")
+    cdef const char *p = data_of(t, "argmax")
     out = new_tensor(INT64, rank, dims, True)
-    if x.code != FLOAT32:
-        found = np.argmax(array_view(x, "argmax"), axis=None if axis < 0 else axis)
+    if t.code != FLOAT32:
+        found = np.argmax(array_view(t, "argmax"), axis=None if axis < 0 else axis)
         array_view(out, "argmax").reshape(-1)[...] = np.reshape(found, -1)
         return out
-    pin(x.storage)
+    pin(t.storage)
     pin(out.storage)
     with nogil:
-        status = argmax_kernel(x.rank, x.dims, x.steps, <const float *>p, axis, <int64_t *>out.storage.data)
+        status = argmax_kernel(t.rank, t.dims, t.steps, <const float *>p, axis, <int64_t *>out.storage.data)
     unpin(out.storage)
-    unpin(x.storage)
+    unpin(t.storage)
     if status < 0:
-        raise_no_memory(x.count * 4)
+        raise_no_memory(t.count * 4)
     return out
 
 

@@ -7,6 +7,7 @@ where that is possible (permute, flip, reshape, expand) and by a copy into zeros
 from libc.string cimport memset
 
 from onemodel.rules cimport edge_shape
+from onemodel.arrays cimport require
 from onemodel.tensor cimport (FLOAT32, MAX_NDIM, Record, Rule, Tensor, alias, attach, checked_count, copy_into, data_of, densely, edge_of,
                               new_tensor, new_view, normal_axis, read_shape, recording, shape_tuple)
 from onemodel._kernels.table cimport current_mode
@@ -97,8 +98,9 @@ cdef ReshapeRule RESHAPE = ReshapeRule()
 RESHAPE.name = "reshape"
 
 
-def reshape(Tensor x not None, *shape):
+def reshape(x, *shape):
     """The elements in another shape; one size may be -1."""
+    cdef Tensor t = require(x, "reshape")
     cdef tuple sizes = sizes_of(shape, "reshape")
     cdef Py_ssize_t[MAX_NDIM] dims
     cdef Py_ssize_t known = 1
@@ -118,19 +120,20 @@ def reshape(Tensor x not None, *shape):
     try:
         known = checked_count(rank, dims)
     except MemoryError:
-        raise ShapeError(f"reshape: shape {sizes} does not hold the {x.count} elements of shape {x.shape}") from None
+        raise ShapeError(f"reshape: shape {sizes} does not hold the {t.count} elements of shape {t.shape}") from None
     if free >= 0:
         if known == 0:
             raise ShapeError(f"reshape: the -1 in {sizes} is ambiguous beside a size of 0; write the size out")
-        dims[free] = x.count // known
+        dims[free] = t.count // known
         known *= dims[free]
-    if known != x.count:
-        raise ShapeError(f"reshape: shape {sizes} does not hold the {x.count} elements of shape {x.shape}")
-    return recorded(reshaped(x, rank, dims, "reshape"), x, RESHAPE, None)
+    if known != t.count:
+        raise ShapeError(f"reshape: shape {sizes} does not hold the {t.count} elements of shape {t.shape}")
+    return recorded(reshaped(t, rank, dims, "reshape"), t, RESHAPE, None)
 
 
-def squeeze(Tensor x not None, dim=None):
+def squeeze(x, dim=None):
     """Without dimensions of size 1: all of them, or those named (of another size: unchanged)."""
+    cdef Tensor t = require(x, "squeeze")
     cdef Py_ssize_t[MAX_NDIM] dims
     cdef Py_ssize_t[MAX_NDIM] steps
     cdef int rank = 0, i
@@ -139,58 +142,62 @@ def squeeze(Tensor x not None, dim=None):
         mask = -1
     else:
         for d in dim if isinstance(dim, (tuple, list)) else (dim,):
-            mask |= <Py_ssize_t>1 << normal_axis(d, x.rank, "squeeze")
-    data_of(x, "squeeze")
-    for i in range(x.rank):
-        if x.dims[i] != 1 or not mask >> i & 1:
-            dims[rank] = x.dims[i]
-            steps[rank] = x.steps[i]
+            mask |= <Py_ssize_t>1 << normal_axis(d, t.rank, "squeeze")
+    data_of(t, "squeeze")
+    for i in range(t.rank):
+        if t.dims[i] != 1 or not mask >> i & 1:
+            dims[rank] = t.dims[i]
+            steps[rank] = t.steps[i]
             rank += 1
-    return recorded(new_view(x, rank, dims, steps, x.offset), x, RESHAPE, None)
+    return recorded(new_view(t, rank, dims, steps, t.offset), t, RESHAPE, None)
 
 
-def unsqueeze(Tensor x not None, dim):
+def unsqueeze(x, dim):
     """A new dimension of size 1 before dimension `dim` (from -rank-1 to rank)."""
+    cdef Tensor t = require(x, "unsqueeze")
     cdef Py_ssize_t[MAX_NDIM] dims
     cdef Py_ssize_t[MAX_NDIM] steps
-    cdef Py_ssize_t at = normal_axis(dim, x.rank + 1, "unsqueeze")
+    cdef Py_ssize_t at = normal_axis(dim, t.rank + 1, "unsqueeze")
     cdef int i
-    if x.rank == MAX_NDIM:
+    if t.rank == MAX_NDIM:
         raise ShapeError(f"unsqueeze: more than {MAX_NDIM} dimensions")
-    data_of(x, "unsqueeze")
-    for i in range(x.rank + 1):
+    data_of(t, "unsqueeze")
+    for i in range(t.rank + 1):
         if i == at:
             dims[i] = 1
             steps[i] = 1
         else:
-            dims[i] = x.dims[i - (i > at)]
-            steps[i] = x.steps[i - (i > at)]
-    return recorded(new_view(x, x.rank + 1, dims, steps, x.offset), x, RESHAPE, None)
+            dims[i] = t.dims[i - (i > at)]
+            steps[i] = t.steps[i - (i > at)]
+    return recorded(new_view(t, t.rank + 1, dims, steps, t.offset), t, RESHAPE, None)
 
 
-def flatten(Tensor x not None, start_dim=0, end_dim=-1):
+def flatten(x, start_dim=0, end_dim=-1):
     """Dimensions start_dim to end_dim joined into one."""
-    cdef Py_ssize_t first = normal_axis(start_dim, x.rank, "flatten"), last = normal_axis(end_dim, x.rank, "flatten")
+    cdef Tensor t = require(x, "flatten")
+    cdef Py_ssize_t first = normal_axis(start_dim, t.rank, "flatten"), last = normal_axis(end_dim, t.rank, "flatten")
     if first > last:
         raise ShapeError(f"flatten: start_dim {start_dim} lies behind end_dim {end_dim}")
-    cdef tuple shape = x.shape
+    cdef tuple shape = t.shape
     cdef Py_ssize_t joined = 1
     for size in shape[first:last + 1]:
         joined *= size
-    return reshape(x, shape[:first] + (joined,) + shape[last + 1:])
+    return reshape(t, shape[:first] + (joined,) + shape[last + 1:])
 
 
-def contiguous(Tensor x not None):
+def contiguous(x):
     """The tensor itself if it is contiguous, else a contiguous copy."""
-    data_of(x, "contiguous")
-    return x if x.dense else recorded(densely(x, "contiguous"), x, RESHAPE, None)
+    cdef Tensor t = require(x, "contiguous")
+    data_of(t, "contiguous")
+    return t if t.dense else recorded(densely(t, "contiguous"), t, RESHAPE, None)
 
 
-def clone(Tensor x not None):
+def clone(x):
     """A contiguous copy."""
-    cdef Tensor out = new_tensor(x.code, x.rank, x.dims, True)
-    copy_into(out, x, "clone")
-    return recorded(out, x, RESHAPE, None)
+    cdef Tensor t = require(x, "clone")
+    cdef Tensor out = new_tensor(t.code, t.rank, t.dims, True)
+    copy_into(out, t, "clone")
+    return recorded(out, t, RESHAPE, None)
 
 
 # ---- permute, transpose ----
@@ -222,27 +229,30 @@ cdef Tensor permute_recorded(Tensor x, tuple axes, str op):
     return recorded(permuted(x, axes), x, PERMUTE, tuple(inverse))
 
 
-def permute(Tensor x not None, *dims):
+def permute(x, *dims):
     """The dimensions in another order."""
+    cdef Tensor t = require(x, "permute")
     cdef tuple order = sizes_of(dims, "permute")
-    cdef tuple axes = tuple([normal_axis(d, x.rank, "permute") for d in order])
-    if len(axes) != x.rank or len(set(axes)) != x.rank:
-        raise ShapeError(f"permute: expected each of the {x.rank} dimensions once, got {order}")
-    return permute_recorded(x, axes, "permute")
+    cdef tuple axes = tuple([normal_axis(d, t.rank, "permute") for d in order])
+    if len(axes) != t.rank or len(set(axes)) != t.rank:
+        raise ShapeError(f"permute: expected each of the {t.rank} dimensions once, got {order}")
+    return permute_recorded(t, axes, "permute")
 
 
-def transpose(Tensor x not None, dim0, dim1):
+def transpose(x, dim0, dim1):
     """Two dimensions swapped."""
-    a, b = normal_axis(dim0, x.rank, "transpose"), normal_axis(dim1, x.rank, "transpose")
-    axes = list(range(x.rank))
+    cdef Tensor t = require(x, "transpose")
+    a, b = normal_axis(dim0, t.rank, "transpose"), normal_axis(dim1, t.rank, "transpose")
+    axes = list(range(t.rank))
     if axes:
         axes[a], axes[b] = b, a
-    return permute_recorded(x, tuple(axes), "transpose")
+    return permute_recorded(t, tuple(axes), "transpose")
 
 
-def reverse_dims(Tensor x not None):
+def reverse_dims(x):
     """`t.T`: all dimensions in reverse order."""
-    return permute_recorded(x, tuple(range(x.rank - 1, -1, -1)), "T")
+    cdef Tensor t = require(x, "T")
+    return permute_recorded(t, tuple(range(t.rank - 1, -1, -1)), "T")
 
 
 # ---- expand, flip ----
@@ -256,27 +266,28 @@ cdef ExpandRule EXPAND = ExpandRule()
 EXPAND.name = "expand"
 
 
-def expand(Tensor x not None, *shape):
+def expand(x, *shape):
     """Dimensions of size 1 stretched without a copy (stride 0), new ones in front; -1 keeps a size."""
+    cdef Tensor t = require(x, "expand")
     cdef tuple sizes = sizes_of(shape, "expand")
     cdef Py_ssize_t[MAX_NDIM] dims
     cdef Py_ssize_t[MAX_NDIM] steps
-    cdef int rank = <int>len(sizes), lead = rank - x.rank, i
+    cdef int rank = <int>len(sizes), lead = rank - t.rank, i
     if lead < 0:
-        raise ShapeError(f"expand: {rank} sizes for the {x.rank} dimensions of shape {x.shape}")
-    read_shape(tuple([x.dims[i - lead] if size == -1 and i >= lead else size for i, size in enumerate(sizes)]), dims, "expand")
+        raise ShapeError(f"expand: {rank} sizes for the {t.rank} dimensions of shape {t.shape}")
+    read_shape(tuple([t.dims[i - lead] if size == -1 and i >= lead else size for i, size in enumerate(sizes)]), dims, "expand")
     checked_count(rank, dims)
-    data_of(x, "expand")
+    data_of(t, "expand")
     for i in range(rank):
         if i < lead:
             steps[i] = 0
-        elif x.dims[i - lead] == dims[i]:
-            steps[i] = x.steps[i - lead]
-        elif x.dims[i - lead] == 1:
+        elif t.dims[i - lead] == dims[i]:
+            steps[i] = t.steps[i - lead]
+        elif t.dims[i - lead] == 1:
             steps[i] = 0
         else:
-            raise ShapeError(f"expand: size {x.dims[i - lead]} in dimension {i - lead} of shape {x.shape} cannot become {dims[i]}; only 1 stretches")
-    return recorded(new_view(x, rank, dims, steps, x.offset), x, EXPAND, None)
+            raise ShapeError(f"expand: size {t.dims[i - lead]} in dimension {i - lead} of shape {t.shape} cannot become {dims[i]}; only 1 stretches")
+    return recorded(new_view(t, rank, dims, steps, t.offset), t, EXPAND, None)
 
 
 cdef class FlipRule(Rule):
@@ -300,16 +311,17 @@ cdef FlipRule FLIP = FlipRule()
 FLIP.name = "flip"
 
 
-def flip(Tensor x not None, *dims):
+def flip(x, *dims):
     """The order of elements reversed along the named dimensions, as a view."""
+    cdef Tensor t = require(x, "flip")
     cdef Py_ssize_t mask = 0, bit
     for d in sizes_of(dims, "flip"):
-        bit = <Py_ssize_t>1 << normal_axis(d, x.rank, "flip")
+        bit = <Py_ssize_t>1 << normal_axis(d, t.rank, "flip")
         if mask & bit:
             raise ShapeError(f"flip: dimension {d} is named twice")
         mask |= bit
-    data_of(x, "flip")
-    return recorded(flipped(x, mask if x.rank else 0), x, FLIP, mask)
+    data_of(t, "flip")
+    return recorded(flipped(t, mask if t.rank else 0), t, FLIP, mask)
 
 
 # ---- slice, select and every combination of them that indexing writes ----
@@ -370,40 +382,43 @@ def whole(Tensor x not None):
     return [(0, 1, size) for size in x.shape]
 
 
-def select(Tensor x not None, dim, index):
+def select(x, dim, index):
     """One index along a dimension, which disappears."""
-    if x.rank == 0:
+    cdef Tensor t = require(x, "select")
+    if t.rank == 0:
         raise IndexError("select: a 0-d tensor has no dimension to select from")
-    cdef Py_ssize_t axis = normal_axis(dim, x.rank, "select")
+    cdef Py_ssize_t axis = normal_axis(dim, t.rank, "select")
     i = index.__index__()
-    if not -x.dims[axis] <= i < x.dims[axis]:
-        raise IndexError(f"select: index {i} is out of range for size {x.dims[axis]} of dimension {dim}")
-    ranges, shape = whole(x), x.shape
-    ranges[axis] = (i % x.dims[axis], 1, 1)
-    return slice_view(x, tuple(ranges), shape[:axis] + shape[axis + 1:], "select")
+    if not -t.dims[axis] <= i < t.dims[axis]:
+        raise IndexError(f"select: index {i} is out of range for size {t.dims[axis]} of dimension {dim}")
+    ranges, shape = whole(t), t.shape
+    ranges[axis] = (i % t.dims[axis], 1, 1)
+    return slice_view(t, tuple(ranges), shape[:axis] + shape[axis + 1:], "select")
 
 
-def slice_(Tensor x not None, dim=0, start=None, end=None, step=1):
+def slice_(x, dim=0, start=None, end=None, step=1):
     """Elements start, start + step, ... below end of one dimension, as a view; bounds as Python's slices take them."""
-    if x.rank == 0:
+    cdef Tensor t = require(x, "slice")
+    if t.rank == 0:
         raise IndexError("slice: a 0-d tensor has no dimension to slice")
-    cdef Py_ssize_t axis = normal_axis(dim, x.rank, "slice")
-    ranges, shape = whole(x), list(x.shape)
-    ranges[axis] = slice_range(start, end, step, x.dims[axis], "slice")
+    cdef Py_ssize_t axis = normal_axis(dim, t.rank, "slice")
+    ranges, shape = whole(t), list(t.shape)
+    ranges[axis] = slice_range(start, end, step, t.dims[axis], "slice")
     shape[axis] = ranges[axis][2]
-    return slice_view(x, tuple(ranges), tuple(shape), "slice")
+    return slice_view(t, tuple(ranges), tuple(shape), "slice")
 
 
 # ---- cast ----
 
-def cast(Tensor x not None, dtype):
+def cast(x, dtype):
     """The values in another type. float32 to an integer truncates, saturates, and makes 0 of NaN; no gradient passes an integer."""
+    cdef Tensor t = require(x, "cast")
     cdef int code = code_of(dtype)
-    if code == x.code:
-        data_of(x, "cast")
-        return x
-    cdef Tensor out = new_tensor(code, x.rank, x.dims, True)
-    copy_into(out, x, "cast")
+    if code == t.code:
+        data_of(t, "cast")
+        return t
+    cdef Tensor out = new_tensor(code, t.rank, t.dims, True)
+    copy_into(out, t, "cast")
     return out
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onemodel.arrays import array_view, empty
+from onemodel.arrays import array_view, code_of, empty
 from onemodel.ops import layouts
 from onemodel.registry import Op, public, register
 from onemodel.rules import Map
@@ -152,7 +152,7 @@ def _logic(name, ufunc):
                 raise TypeError(f"{name}: expected bool or integer tensors, got {kind}; write a comparison first")
             arrays.append(array_view(t, name) if isinstance(t, Tensor) else t)
         result = ufunc(*arrays)
-        out = empty(result.shape, result.dtype)
+        out = empty(result.shape, code_of(result.dtype), name)
         array_view(out, name)[...] = result
         return out
 

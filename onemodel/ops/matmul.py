@@ -6,7 +6,6 @@ import numpy as np
 
 from onemodel import products
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
-from onemodel.tensor import Tensor
 
 
 @register
@@ -49,15 +48,13 @@ class Matmul(Op):
         ErrorSample("batch", (Input((2, 3, 4)), Input((3, 4, 5))), ValueError, "do not broadcast"),
         ErrorSample("scalar", (Input(()), Input((4, 5))), ValueError, "at least 1 dimension"),
         ErrorSample("integer", (Input((2, 3), dtype="int64"), Input((3, 2), dtype="int64")), TypeError, "float32"),
+        ErrorSample("scalar_operand", (Input((2, 3)), 2.0), TypeError, "om.tensor"),
     ]
 
 
 @public("matmul", slot="matmul")
 def matmul(a, b):
     """Matrix product with broadcast batch dimensions; a vector is a row on the left, a column on the right."""
-    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
-        other = type(b if isinstance(a, Tensor) else a).__name__
-        raise TypeError(f"matmul: expected tensors, got {other}; wrap arrays with om.tensor, use * to scale")
     return products.matmul(a, b)
 
 
@@ -90,6 +87,7 @@ class Linear(Op):
         ErrorSample("inner", (Input((2, 3)), Input((5, 4))), ValueError, "in"),
         ErrorSample("bias", (Input((2, 3)), Input((5, 3)), Input((4,))), ValueError, "bias"),
         ErrorSample("rank", (Input((2, 3)), Input((5,))), ValueError, "weight"),
+        ErrorSample("list", (Input((2, 3)), [[1.0, 2.0, 3.0]]), TypeError, "om.tensor"),
     ]
 
 

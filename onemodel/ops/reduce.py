@@ -32,7 +32,7 @@ def _errors(empty: bool):
     errors = [
         ErrorSample("range", (Input((2, 3)),), IndexError, "out of range", {"dim": 2}),
         ErrorSample("twice", (Input((2, 3)),), ValueError, "twice", {"dim": (0, -2)}),
-        ErrorSample("list", ([1.0, 2.0],), TypeError, "Tensor"),
+        ErrorSample("list", ([1.0, 2.0],), TypeError, "om.tensor"),
     ]
     return errors + [ErrorSample("empty", (Input((0, 3)),), ValueError, "empty", {"dim": 0})] if empty else errors
 

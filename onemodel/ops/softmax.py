@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onemodel import calls, views
+from onemodel.arrays import require
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 
 
@@ -27,6 +28,7 @@ def _samples():
 _ERRORS = [
     ErrorSample("range", (Input((2, 3)), 2), IndexError, "out of range"),
     ErrorSample("integer", (Input((2, 3), dtype="int64"), 0), TypeError, "float32"),
+    ErrorSample("list", ([1.0, 2.0], 0), TypeError, "om.tensor"),
 ]
 
 
@@ -63,7 +65,7 @@ class Softmax(Op):
 @public()
 def softmax(x, dim):
     """e^x, divided by its sum along dimension `dim`."""
-    return Softmax.apply(x, dim)
+    return Softmax.apply(require(x, "softmax"), dim)
 
 
 @register
@@ -96,7 +98,7 @@ class LogSoftmax(Op):
 @public()
 def log_softmax(x, dim):
     """Logarithm of `softmax` along dimension `dim`, without the loss of taking it afterwards."""
-    return LogSoftmax.apply(x, dim)
+    return LogSoftmax.apply(require(x, "log_softmax"), dim)
 
 
 @register
@@ -134,6 +136,7 @@ class Logsumexp(Op):
 @public()
 def logsumexp(x, dim, keepdim=False):
     """ln Σ e^x over one dimension or several."""
+    require(x, "logsumexp")
     if isinstance(dim, (tuple, list)):
         axes = sorted({d % x.ndim if -x.ndim <= d < x.ndim else d for d in dim})
         if len(axes) != len(dim):

@@ -125,7 +125,7 @@ class Contiguous(Op):
         return np.array(x)
 
     samples = _both("plain") + [Sample("expanded", (Input((4, 6), layout="expanded"),)), Sample("flipped", (Input((4, 6), layout="flipped"),))]
-    error_samples = [ErrorSample("list", ([1.0],), TypeError, "Tensor")]
+    error_samples = [ErrorSample("list", ([1.0],), TypeError, "om.tensor")]
 
 
 contiguous = public()(views.contiguous)
@@ -142,7 +142,7 @@ class Clone(Op):
         return np.array(x)
 
     samples = _both("plain") + [Sample("strided", (Input((6, 9), layout="strided"),)), Sample("empty", (Input((0, 2)),))]
-    error_samples = [ErrorSample("list", ([1.0],), TypeError, "Tensor")]
+    error_samples = [ErrorSample("list", ([1.0],), TypeError, "om.tensor")]
 
 
 clone = public()(views.clone)
