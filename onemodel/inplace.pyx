@@ -12,7 +12,6 @@ from onemodel.arrays cimport as_tensor
 from onemodel.rules cimport Map, broadcast_shape, forward
 from onemodel.tensor cimport FLOAT32, itemsize, MAX_NDIM, Tensor, copy_into, data_of, new_like, recording, same_shape, set_recording
 
-from onemodel.arrays import array_view
 from onemodel.errors import ShapeError
 from onemodel.tensor import install_method, install_slot
 
@@ -168,7 +167,7 @@ def zero_(Tensor self not None):
 
 def assign(Tensor self not None, key, value):
     """`t[key] = value`: value broadcasts to what the key names; for repeated indices the last value stays."""
-    from onemodel.ops.index import basic_key, numpy_key
+    from onemodel.ops.index import basic_key, put
     check_target(self, "__setitem__")
     cdef bint was_recording = recording()
     cdef Tensor other, window
@@ -187,10 +186,7 @@ def assign(Tensor self not None, key, value):
     else:
         if other.code != self.code:
             raise TypeError(f"__setitem__: {other.dtype} does not go into {self.dtype}; write .cast(om.{self.dtype.name}) first")
-        try:
-            array_view(self, "__setitem__")[numpy_key(self, key)] = array_view(other, "__setitem__")
-        except ValueError as error:
-            raise ShapeError(f"__setitem__: {error}") from None
+        put(self, key, other)
     self.storage.version += 1
 
 

@@ -11,6 +11,7 @@ from onemodel.tensor import Tensor, install_method, install_slot
 
 EDGE = 3          # items shown at either end of a long dimension
 WHOLE = 1000      # tensors of up to this many elements are shown whole
+LINES = 60        # more are cut out of the middle
 
 
 def tolist(self):
@@ -37,6 +38,9 @@ def show(self):
     except ScopeClosedError:
         return f"tensor(<memory returned when its ActivationScope closed>, shape={self.shape}, dtype={self.dtype.name})"
     body = np.array2string(array, separator=", ", prefix="tensor(", threshold=WHOLE, edgeitems=EDGE, precision=4, max_line_width=100)
+    lines = body.splitlines()
+    if len(lines) > LINES:  # many dimensions multiply what stands at their ends
+        body = "\n".join([*lines[:LINES // 2], "       ...", *lines[-LINES // 2:]])
     more = ""
     if array.dtype.name not in ("float32", "int64", "bool") or array.size == 0:
         more += f", dtype={array.dtype.name}"

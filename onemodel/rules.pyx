@@ -14,7 +14,7 @@ from onemodel._kernels.elementwise cimport COMPARE, MAP1, MAP2, MAP3, MAP4, SELE
 from onemodel._kernels.table cimport current_mode, om_fn, row_index, table_of
 from onemodel._pool.pool cimport pin, unpin
 from onemodel.arrays cimport as_tensor
-from onemodel.tensor cimport (BOOL, FLOAT32, MAX_NDIM, Record, Rule, Tensor, alias, attach, data_of, edge_of, new_tensor, recording,
+from onemodel.tensor cimport (BOOL, FLOAT32, MAX_NDIM, itemsize, Record, Rule, Tensor, alias, attach, data_of, edge_of, new_tensor, recording,
                               same_shape, shape_tuple)
 
 from onemodel._kernels.table import rows
@@ -214,7 +214,7 @@ cdef Tensor forward(Map rule, PyObject **inputs, Tensor into=None):
 cdef void run(int signature, om_fn kernel, bint flat, Tensor out, Operand *operands, PyObject **held, int holders) noexcept:
     """The kernel, without the GIL where it is long; then the operands are pinned, so that a closing scope cannot take their memory."""
     cdef int i
-    cdef char *to = out.storage.data
+    cdef char *to = out.storage.data + out.offset * itemsize(out.code)  # an in-place target may begin inside its storage
     if out.count < WITHOUT_GIL:
         if flat:
             map_flat(signature, kernel, out.count, operands, to)

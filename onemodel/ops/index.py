@@ -26,17 +26,6 @@ def _advanced(part) -> bool:
     return isinstance(part, (list, np.ndarray, bool, np.bool_))
 
 
-def numpy_key(x: Tensor, key):
-    """The key of an assignment for NumPy, checked as reading checks it."""
-    parts = []
-    for part in key if isinstance(key, tuple) else (key,):
-        part = _index_array(part) if _advanced(part) else part
-        if isinstance(part, slice):
-            views.slice_range(part.start, part.stop, part.step, 1, "indexing")
-        parts.append(part)
-    return tuple(parts)
-
-
 def _index_array(part) -> np.ndarray:
     array = array_view(part, "indexing") if isinstance(part, Tensor) else np.asarray(part)
     if array.size == 0 and not isinstance(part, Tensor):
@@ -112,21 +101,38 @@ class _TakeRows(Op):
         return add_rows(g, ctx.index, ctx.axis, ctx.shape)
 
 
-def _take(x: Tensor, index: np.ndarray, axis: int) -> Tensor:
+def _places(x: Tensor, index: np.ndarray, axis: int) -> np.ndarray:
+    """An index array checked and counted from 0 on; a mask checked and as it is."""
     if index.dtype.kind == "b":
         spanned = x.shape[axis:axis + index.ndim]
         if index.shape != spanned:
             raise ShapeError(f"indexing: a mask of shape {index.shape} does not fit sizes {spanned} of shape {x.shape}")
-        x = views.reshape(x, x.shape[:axis] + (index.size,) + x.shape[axis + index.ndim:])
-        index = np.flatnonzero(index)
+        return index
     size = x.shape[axis]
-    flat = index.astype(np.int64).reshape(-1)
-    wrong = np.flatnonzero((flat < -size) | (flat >= size))
+    places = index.astype(np.int64)
+    wrong = places[(places < -size) | (places >= size)]
     if wrong.size:
-        raise IndexError(f"indexing: index {flat[wrong[0]]} is out of range for size {size} of dimension {axis}")
-    flat = np.where(flat < 0, flat + size, flat)
-    y = _TakeRows.apply(x, flat, axis)
-    return y if index.ndim == 1 else views.reshape(y, x.shape[:axis] + index.shape + x.shape[axis + 1:])
+        raise IndexError(f"indexing: index {wrong[0]} is out of range for size {size} of dimension {axis}")
+    return np.where(places < 0, places + size, places)
+
+
+def _take(x: Tensor, index: np.ndarray, axis: int) -> Tensor:
+    places = _places(x, index, axis)
+    if places.dtype.kind == "b":
+        x = views.reshape(x, x.shape[:axis] + (places.size,) + x.shape[axis + places.ndim:])
+        places = np.flatnonzero(places)
+    y = _TakeRows.apply(x, places.reshape(-1), axis)
+    return y if places.ndim == 1 else views.reshape(y, x.shape[:axis] + places.shape + x.shape[axis + 1:])
+
+
+def put(x: Tensor, key, value: Tensor) -> None:
+    """`x[key] = value` for a key with an index array or a mask; for repeated indices the last value stays."""
+    view, index, axis = _basic(x, _expand_ellipsis(x, key))
+    target = array_view(view, "__setitem__")
+    try:
+        target[(slice(None),) * axis + (_places(view, index, axis),)] = array_view(value, "__setitem__")
+    except ValueError as error:
+        raise error if isinstance(error, ShapeError) else ShapeError(f"__setitem__: {error}") from None
 
 
 @register
