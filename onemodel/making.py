@@ -92,8 +92,10 @@ def _filled(shape: tuple, value: Any, dtype: Any, requires_grad: bool, op: str) 
     try:
         with np.errstate(over="ignore"):  # beyond float32 is inf, as a cast makes it
             array[...] = value
-    except (OverflowError, ValueError, TypeError) as error:
-        raise type(error)(f"{op}: {error}") from None
+    except (OverflowError, ValueError) as error:
+        raise ValueError(f"{op}: {error}") from None
+    except TypeError as error:
+        raise TypeError(f"{op}: {error}") from None
     return result.requires_grad_() if requires_grad else result
 
 

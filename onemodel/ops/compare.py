@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onemodel.arrays import array_view, code_of, empty
+from onemodel.errors import ShapeError
 from onemodel.ops import layouts
 from onemodel.registry import Op, public, register
 from onemodel.rules import Map
@@ -144,16 +145,29 @@ def ge(a, b):
 def _logic(name, ufunc):
     """`&`, `|`, `^`, `~` of bool tensors (and bitwise of integers): NumPy computes into memory of ours."""
 
-    def run(*tensors):
+    def run(*operands):
+        dtype = next(t.dtype for t in operands if isinstance(t, Tensor))
         arrays = []
-        for t in tensors:
-            if isinstance(t, Tensor) and t.dtype.kind == "f" or not isinstance(t, (Tensor, bool, int)):
-                kind = t.dtype if isinstance(t, Tensor) else type(t).__name__
-                raise TypeError(f"{name}: expected bool or integer tensors, got {kind}; write a comparison first")
-            arrays.append(array_view(t, name) if isinstance(t, Tensor) else t)
-        result = ufunc(*arrays)
-        out = empty(result.shape, code_of(result.dtype), name)
-        array_view(out, name)[...] = result
+        for t in operands:
+            if isinstance(t, Tensor):
+                if t.dtype.kind == "f":
+                    raise TypeError(f"{name}: expected bool or integer tensors, got {t.dtype}; write a comparison first")
+                if t.dtype != dtype:
+                    raise TypeError(f"{name}: {dtype} and {t.dtype} do not mix; write .cast(om.{dtype.name}) on one")
+                arrays.append(array_view(t, name))
+            elif isinstance(t, (bool, np.bool_)) or isinstance(t, (int, np.integer)) and dtype.kind != "b":
+                try:
+                    arrays.append(np.array(int(t), dtype))
+                except OverflowError as error:
+                    raise ValueError(f"{name}: {error}") from None
+            else:
+                raise TypeError(f"{name}: expected a tensor or scalar of type {dtype}, got {type(t).__name__}; wrap arrays with om.tensor")
+        try:
+            shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        except ValueError:
+            raise ShapeError(f"{name}: shapes {' and '.join(str(a.shape) for a in arrays)} do not broadcast") from None
+        out = empty(shape, code_of(dtype), name)
+        ufunc(*arrays, out=array_view(out, name))
         return out
 
     install_slot(name, run)
