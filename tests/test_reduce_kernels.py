@@ -34,10 +34,14 @@ def reduced(mode, name, x, axes):
     return out
 
 
+def repeated(n, first, pattern):
+    return np.concatenate([first, np.resize(pattern, n)])[:n]
+
+
 def adversaries(n, seed=0):
     """Data that break a sum done in another order, or a window that is one element or one bit too generous."""
     rng = np.random.default_rng(seed)
-    normal = rng.standard_normal(n)
+    normal, small = rng.standard_normal(n), 2.4 * 2.0**-24
     sets = {
         "normal": normal,
         "uniform": rng.random(n, dtype=np.float32),
@@ -57,6 +61,12 @@ def adversaries(n, seed=0):
         "crossing": np.concatenate([[2.0**24 - 1], np.abs(normal[1:])]),
         "crossing_back": np.concatenate([[2.0**24 + 1], -np.abs(normal[1:])]),
         "off_grid": np.concatenate([[2.0**10, 2.0**-60], normal[2:]]),
+        # Out of the range where a window's reasoning holds and back, before the window's end or a piece's could show it; the zeros
+        # let the first piece, which starts from nothing, go by.
+        "over_a_binade": repeated(n, [2.0**30 - 64, *[0] * 200], [128, *[small] * 9, -128, *[small] * 3]),
+        "under_a_binade": repeated(n, [2.0**30 + 128, *[0] * 200], [-256, *[small] * 9, 256, *[small] * 3]),
+        "over_a_grid": repeated(n, [2.0**10 - 4, 2.0**-43, *[0] * 200], [2, 2, 2, -2, -2, -2]),
+        "over_a_grid_slowly": repeated(n, [2.0**10 - 200, 2.0**-43, *[0] * 200], [1] * 300 + [-1] * 300 + [0] * 424),
         "one_infinity": np.where(np.arange(n) == n // 2, np.inf, normal),
         "two_infinities": np.where(np.arange(n) % 97 == 0, np.copysign(np.inf, normal), normal),
         "a_nan": np.where(np.arange(n) == n - 1, np.nan, normal),
