@@ -12,6 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from onemodel._kernels.copy cimport cast, strided_copy
 from onemodel._pool.pool cimport Storage, new_storage, raise_closed
+from onemodel.lifetime cimport bury, held, track, untrack
 
 from onemodel.errors import ShapeError, TensorVersionError
 
@@ -82,6 +83,7 @@ cdef tuple shape_tuple(int rank, const Py_ssize_t *dims):
 cdef Tensor blank(int code, int rank, const Py_ssize_t *dims):
     cdef Tensor t = Tensor.__new__(Tensor)
     cdef int i
+    untrack(t)
     t.code = code
     t.rank = rank
     for i in range(rank):
@@ -208,11 +210,6 @@ cdef class Rule:
         raise TypeError(f"{self.name} has no backward rule")
 
 
-# References of dying records wait here, so that a chain of any length dies in a loop instead of by recursion.
-cdef list dying = []
-cdef bint burying = False
-
-
 cdef class Record:
     """One executed operator; the `ctx` of a Python operator's forward and backward.
 
@@ -224,21 +221,14 @@ cdef class Record:
         self.versions = self.few_versions
 
     def __dealloc__(self):
-        global burying
         if self.versions != self.few_versions:
             PyMem_Free(self.versions)
         # An edge or a saved tensor may own the last reference to the next record of a chain of 100 000: no nesting here.
-        if self.edges is not None:
-            dying.append(self.edges)
-            self.edges = None
-        if self.saved is not None:
-            dying.append(self.saved)
-            self.saved = None
-        if not burying:
-            burying = True
-            while dying:
-                dying.pop()
-            burying = False
+        cdef PyObject *edges = held(self.edges)
+        cdef PyObject *saved = held(self.saved)
+        self.edges = self.saved = None
+        bury(edges)
+        bury(saved)
 
     def save_for_backward(self, *tensors):
         """Keep tensors for backward; an in-place change before backward raises TensorVersionError there."""
@@ -254,6 +244,7 @@ cdef class Record:
     def __setattr__(self, name, value):
         if self.attributes is None:
             self.attributes = {}
+            track(self)
         self.attributes[name] = value
 
     @property
@@ -301,7 +292,6 @@ cdef int set_saved(Record r, tuple saved) except -1:
 
 cdef int attach(Tensor out, Rule rule, tuple edges, tuple saved, object attributes, int mode) except -1:
     cdef Record r = Record.__new__(Record)
-    cdef int i
     r.rule = rule
     r.edges = edges
     r.mode = mode
@@ -314,6 +304,13 @@ cdef int attach(Tensor out, Rule rule, tuple edges, tuple saved, object attribut
 
 cdef void bind(Tensor out, Record r) noexcept:
     cdef int i
+    if type(r.attributes) is dict:
+        track(out)
+    else:
+        untrack(r)
+        untrack(r.edges)
+        if r.saved is not None:
+            untrack(r.saved)
     r.rank = out.rank
     for i in range(out.rank):
         r.dims[i] = out.dims[i]
@@ -468,6 +465,10 @@ cdef class Tensor:
                 raise RuntimeError("grad: a tensor cannot be its own gradient")
             if not (<Tensor>value).dense:
                 value = densely(<Tensor>value, "grad")
+            if (<Tensor>value).record is not None:
+                value = alias(<Tensor>value)  # with its graph it could lead back to this tensor
+            track(self)
+            track(value)
         if self.record is not None:
             self.record.retained = value
         else:
