@@ -15,6 +15,10 @@ typedef void om_tile_fn(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, p
                         float *c, ptrdiff_t rsc, const float *bias, int flags);
 typedef void om_pack_fn(const float *src, ptrdiff_t ks, ptrdiff_t ws, ptrdiff_t k, ptrdiff_t w, float *dst);
 
+/* C[m][n] = A[m][k] · B[k][n] (+ bias) with A contiguous along k and B contiguous along k, csb between its columns; m at most thin_rows, n
+ * whole groups: thin_columns, or a half or a quarter of them. */
+typedef void om_thin_fn(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,
+                        ptrdiff_t rsc, const float *bias, int flags);
 /* Columns that the next tile of m rows should take of so many left. */
 typedef ptrdiff_t om_width_fn(ptrdiff_t m, ptrdiff_t columns);
 
@@ -23,6 +27,8 @@ typedef struct om_gemm {
     om_width_fn *width;
     om_tile_fn *tile;
     om_pack_fn *pack;
+    ptrdiff_t thin_rows, thin_columns;
+    om_thin_fn *thin;
 } om_gemm;
 #endif
 
@@ -150,5 +156,7 @@ static void k_tile(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, ptrdif
     of[m - 1][rsa == 1](n, k, a, rsa, csa, b, rsb, c, rsc, bias, flags);
 }
 
-#define OM_GEMM_INIT {LANES, MR, VECTORS * LANES, k_width, k_tile, k_pack}
+#include "gemm_thin.h"
+
+#define OM_GEMM_INIT {LANES, MR, VECTORS * LANES, k_width, k_tile, k_pack, THIN_ROWS, THIN_COLUMNS, k_thin}
 #endif

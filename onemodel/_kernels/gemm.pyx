@@ -47,6 +47,7 @@ cdef struct Product:
     int bias_flag
     Py_ssize_t mr           # rows of a tile, balanced over m
     Py_ssize_t kb           # steps of k in one pass
+    bint thin               # few rows, B contiguous along k
     bint pack_a
     bint pack_b
     Py_ssize_t mc           # rows and columns of a piece
@@ -166,10 +167,37 @@ cdef void wide_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_t 
             break
 
 
+cdef void thin_piece(const Product *p, Py_ssize_t j0, Py_ssize_t j1) noexcept nogil:
+    """All rows, which are few, for some columns of a B that is contiguous along k; columns short of a group are packed."""
+    cdef float square[128]
+    cdef Py_ssize_t i, j, nn = p.g.thin_columns
+    cdef float *c
+    cdef const float *b
+    cdef const float *bias
+    while j1 - j0 >= p.g.thin_columns // 4:
+        while nn > j1 - j0:
+            nn //= 2
+        bias = p.bias if p.bias == NULL or p.bias_flag else p.bias + j0
+        c = p.c + j0 * p.csc
+        b = p.b + j0 * p.csb
+        if p.csc == 1:
+            p.g.thin(p.m, nn, p.k, p.a, p.rsa, b, p.csb, c, p.rsc, bias, p.bias_flag)
+        else:
+            p.g.thin(p.m, nn, p.k, p.a, p.rsa, b, p.csb, square, nn, bias, p.bias_flag)
+            for i in range(p.m):
+                for j in range(nn):
+                    c[i * p.rsc + j * p.csc] = square[i * nn + j]
+        j0 += nn
+    if j0 < j1:
+        narrow_piece(p, 0, p.m, j0, j1)
+
+
 cdef void run_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef const Product *p = <const Product *>context
     cdef Py_ssize_t i = piece // p.columns * p.mc, j = piece % p.columns * p.nc
-    if p.packed != NULL:
+    if p.thin:
+        thin_piece(p, j, min(j + p.nc, p.n))
+    elif p.packed != NULL:
         wide_piece(p, i, min(i + p.mc, p.m), j, min(j + p.nc, p.n))
     else:
         narrow_piece(p, i, min(i + p.mc, p.m), j, min(j + p.nc, p.n))
@@ -200,6 +228,7 @@ cdef void plan(Product *p) noexcept nogil:
     tiles = max((p.m + g.mr - 1) // g.mr, 1)
     p.mr = max((p.m + tiles - 1) // tiles, 1)
     p.packed = NULL
+    p.thin = p.m <= g.thin_rows and p.rsb == 1 and p.csb != 1 and p.csa == 1
     p.pack_b = p.csb != 1
     p.pack_a = p.n > 4 * g.nr
     p.kb = K_BLOCK
@@ -230,7 +259,7 @@ cdef Py_ssize_t cut(Product *p, Py_ssize_t items) noexcept nogil:
     if madds < 2 * least:
         return 1
     if p.packed == NULL:
-        width = p.g.width(p.mr, p.n)
+        width = p.g.thin_columns if p.thin else p.g.width(p.mr, p.n)
         p.nc = share(p.n, max(<Py_ssize_t>(least / (<double>p.m * max(p.k, 1))), width), width)
     else:
         p.nc = share(p.n, WIDE_COLUMNS, p.g.nr)
@@ -345,6 +374,9 @@ cdef void run_batch_piece(void *context, Py_ssize_t piece) noexcept nogil:
 cdef void run_whole(Product *p) noexcept nogil:
     """All of one product on this thread."""
     cdef Py_ssize_t i = 0, rows = p.m if p.packed != NULL else NARROW_TILES * p.mr
+    if p.thin:
+        thin_piece(p, 0, p.n)
+        return
     while i < p.m:
         if p.packed != NULL:
             wide_piece(p, i, min(i + rows, p.m), 0, p.n)

@@ -6,68 +6,57 @@
 /* A panel of w columns has rows of panel_width(w) floats. */
 static inline ptrdiff_t panel_width(ptrdiff_t w) { return (w + LANES - 1) / LANES * LANES; }
 
-/* turn(row, d, ld): LANES rows of LANES floats become columns, written at d, d + ld, d + 2·ld, ... Loading in quarters of 128 bits
- * does the first half of the exchange in the load units; two rounds of shuffles inside 128 bits do the rest. */
-#if defined(__AVX512F__)
-static inline __m512 quarters(const float *const *row, int i, ptrdiff_t at) {
-    __m512 v = _mm512_castps128_ps512(_mm_loadu_ps(row[i] + at));
-    v = _mm512_insertf32x4(v, _mm_loadu_ps(row[i + 4] + at), 1);
-    v = _mm512_insertf32x4(v, _mm_loadu_ps(row[i + 8] + at), 2);
-    return _mm512_insertf32x4(v, _mm_loadu_ps(row[i + 12] + at), 3);
-}
-static inline void turn(const float *const *row, float *d, ptrdiff_t ld) {
-    for (ptrdiff_t at = 0; at < 16; at += 4, d += 4 * ld) {
-        __m512 r0 = quarters(row, 0, at), r1 = quarters(row, 1, at), r2 = quarters(row, 2, at), r3 = quarters(row, 3, at);
-        __m512d lo01 = _mm512_castps_pd(_mm512_unpacklo_ps(r0, r1)), lo23 = _mm512_castps_pd(_mm512_unpacklo_ps(r2, r3));
-        __m512d hi01 = _mm512_castps_pd(_mm512_unpackhi_ps(r0, r1)), hi23 = _mm512_castps_pd(_mm512_unpackhi_ps(r2, r3));
-        _mm512_storeu_ps(d, _mm512_castpd_ps(_mm512_unpacklo_pd(lo01, lo23)));
-        _mm512_storeu_ps(d + ld, _mm512_castpd_ps(_mm512_unpackhi_pd(lo01, lo23)));
-        _mm512_storeu_ps(d + 2 * ld, _mm512_castpd_ps(_mm512_unpacklo_pd(hi01, hi23)));
-        _mm512_storeu_ps(d + 3 * ld, _mm512_castpd_ps(_mm512_unpackhi_pd(hi01, hi23)));
-    }
-}
-#elif defined(__AVX2__)
+/* turn(row, at, d, ld): TURN rows of TURN floats from `at` become columns, written at d, d + ld, d + 2·ld, ... Eight rows also where sixteen would
+ * fit a vector: rows a power of two apart share one set of L1, which holds eight lines. Loading in halves of 128 bits does the first
+ * exchange in the load units; two rounds of shuffles inside 128 bits do the rest. */
+#if defined(__AVX2__)
+enum { TURN = 8 };
 static inline __m256 halves(const float *const *row, int i, ptrdiff_t at) {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(row[i] + at)), _mm_loadu_ps(row[i + 4] + at), 1);
 }
-static inline void turn(const float *const *row, float *d, ptrdiff_t ld) {
-    for (ptrdiff_t at = 0; at < 8; at += 4, d += 4 * ld) {
+static inline void turn_registers(const float *const *row, ptrdiff_t at, __m256 *t) {
+    for (int half = 0; half < 2; half++, at += 4, t += 4) {
         __m256 r0 = halves(row, 0, at), r1 = halves(row, 1, at), r2 = halves(row, 2, at), r3 = halves(row, 3, at);
         __m256d lo01 = _mm256_castps_pd(_mm256_unpacklo_ps(r0, r1)), lo23 = _mm256_castps_pd(_mm256_unpacklo_ps(r2, r3));
         __m256d hi01 = _mm256_castps_pd(_mm256_unpackhi_ps(r0, r1)), hi23 = _mm256_castps_pd(_mm256_unpackhi_ps(r2, r3));
-        _mm256_storeu_ps(d, _mm256_castpd_ps(_mm256_unpacklo_pd(lo01, lo23)));
-        _mm256_storeu_ps(d + ld, _mm256_castpd_ps(_mm256_unpackhi_pd(lo01, lo23)));
-        _mm256_storeu_ps(d + 2 * ld, _mm256_castpd_ps(_mm256_unpacklo_pd(hi01, hi23)));
-        _mm256_storeu_ps(d + 3 * ld, _mm256_castpd_ps(_mm256_unpackhi_pd(hi01, hi23)));
+        t[0] = _mm256_castpd_ps(_mm256_unpacklo_pd(lo01, lo23));
+        t[1] = _mm256_castpd_ps(_mm256_unpackhi_pd(lo01, lo23));
+        t[2] = _mm256_castpd_ps(_mm256_unpacklo_pd(hi01, hi23));
+        t[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(hi01, hi23));
     }
+}
+static inline void turn(const float *const *row, ptrdiff_t at, float *d, ptrdiff_t ld) {
+    __m256 t[8];
+    turn_registers(row, at, t);
+    for (int i = 0; i < 8; i++) _mm256_storeu_ps(d + i * ld, t[i]);
 }
 #else
 /* Four lanes or one: what the compiler makes of the plain exchange is short enough. */
-static inline void turn(const float *const *row, float *d, ptrdiff_t ld) {
-    for (int i = 0; i < LANES; i++)
-        for (int at = 0; at < LANES; at++) d[at * ld + i] = row[i][at];
+enum { TURN = LANES };
+static inline void turn(const float *const *row, ptrdiff_t at, float *d, ptrdiff_t ld) {
+    for (int i = 0; i < TURN; i++)
+        for (int step = 0; step < TURN; step++) d[step * ld + i] = row[i][at + step];
 }
 #endif
 
-/* Columns that are contiguous along k: each group of LANES columns is transposed block by block. Lanes past w repeat a real column: they
- * are computed with and never stored. A last short block is taken again from LANES before the end. */
+/* Columns that are contiguous along k: groups of TURN columns are transposed block by block, all groups of some steps before the next
+ * steps, so that the written rows stay in L1. Lanes past w repeat a real column: they are computed with and never stored. A last short
+ * block is taken again from TURN before the end. */
 static void pack_turned(const float *src, ptrdiff_t ws, ptrdiff_t k, ptrdiff_t w, float *dst) {
-    ptrdiff_t ld = panel_width(w);
-    for (ptrdiff_t j = 0; j < w; j += LANES) {
-        const float *row[LANES];
-        for (ptrdiff_t i = 0; i < LANES; i++) row[i] = src + (j + i < w ? j + i : j) * ws;
-        float *d = dst + j;
-        if (k < LANES) {
-            for (ptrdiff_t at = 0; at < k; at++)
-                for (ptrdiff_t i = 0; i < LANES; i++) d[at * ld + i] = row[i][at];
-            continue;
-        }
-        for (ptrdiff_t at = 0; at < k; at += LANES) {
-            ptrdiff_t step = at + LANES <= k ? LANES : k - at;
-            ptrdiff_t back = LANES - step;
-            const float *r[LANES];
-            for (int i = 0; i < LANES; i++) r[i] = row[i] + at - back;
-            turn(r, d + (at - back) * ld, ld);
+    enum { STEPS = 128 };
+    const ptrdiff_t ld = panel_width(w);
+    for (ptrdiff_t k0 = 0; k0 < k; k0 += STEPS) {
+        ptrdiff_t k1 = k - k0 < STEPS ? k : k0 + STEPS;
+        for (ptrdiff_t j = 0; j < ld; j += TURN) {
+            const float *row[TURN];
+            for (ptrdiff_t i = 0; i < TURN; i++) row[i] = src + (j + i < w ? j + i : 0) * ws;
+            float *d = dst + j;
+            ptrdiff_t at = k0;
+            for (; at + TURN <= k1; at += TURN) turn(row, at, d + at * ld, ld);
+            if (at < k1 && k >= TURN) turn(row, k - TURN, d + (k - TURN) * ld, ld);
+            else
+                for (; at < k1; at++)
+                    for (ptrdiff_t i = 0; i < TURN; i++) d[at * ld + i] = row[i][at];
         }
     }
 }

@@ -2,11 +2,16 @@
  *
  * Owns thread start, wake, join and fork; knows nothing about kernels or sizes. Not OpenMP, whose runtimes hang in a forked
  * child and clash when a process loads two of them. Must not contain work cutting: that is the caller's, by shape alone. */
+#if defined(__linux__)
+#define _GNU_SOURCE /* CPU sets */
+#else
 #define _POSIX_C_SOURCE 200809L /* sigset_t under -std=c11 */
+#endif
 #include "threads.h"
 #include "cpu.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -32,7 +37,7 @@ static atomic_int busy;           /* 1 while a caller owns the workers */
 static atomic_uint generation;    /* raised once per job: what spinning workers watch */
 static atomic_int running;        /* workers inside the current job */
 /* below: guarded by lock */
-static int workers, sleepers, openings, caller_sleeps;
+static int workers, sleepers, openings, caller_sleeps, caller_cpu = -1;
 static job *current;
 
 static _Thread_local int inside;  /* this thread runs a piece: a nested call stays on it */
@@ -47,6 +52,27 @@ static inline void pause_briefly(void) {
     __asm__ volatile("isb");
 #endif
 }
+
+/* A woken worker may be queued on the CPU where the caller computes, and wait there for milliseconds while another CPU is idle: the
+ * scheduler balances at its ticks only. Such a worker asks to be moved, once; the set of CPUs it may use stays what it was. */
+#if defined(__linux__)
+static int this_cpu(void) { return sched_getcpu(); }
+static void leave_caller(void) { /* with the lock held */
+    cpu_set_t allowed, others;
+    int cpu = sched_getcpu();
+    if (cpu != caller_cpu || cpu < 0) return;
+    pthread_mutex_unlock(&lock);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+        others = allowed;
+        CPU_CLR(cpu, &others);
+        if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others)) sched_setaffinity(0, sizeof allowed, &allowed);
+    }
+    pthread_mutex_lock(&lock);
+}
+#else
+static int this_cpu(void) { return -1; }
+static void leave_caller(void) {}
+#endif
 
 static void run(job *j) {
     ptrdiff_t piece = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
@@ -65,6 +91,9 @@ static void run(job *j) {
 static void *work(void *unused) {
     (void)unused;
     unsigned seen = 0; /* never a live generation at start: a new worker takes the job it was started for */
+    pthread_mutex_lock(&lock);
+    leave_caller();
+    pthread_mutex_unlock(&lock);
     for (;;) {
         for (int i = 0; i < SPIN && atomic_load_explicit(&generation, memory_order_acquire) == seen; i++) pause_briefly();
         pthread_mutex_lock(&lock);
@@ -72,6 +101,7 @@ static void *work(void *unused) {
             sleepers++;
             pthread_cond_wait(&wake, &lock);
             sleepers--;
+            leave_caller(); /* also when it came too late: for the sake of the next job */
         }
         openings--;
         seen = atomic_load_explicit(&generation, memory_order_relaxed);
@@ -139,6 +169,7 @@ void om_parallel(om_task_fn *task, void *context, ptrdiff_t pieces) {
     pthread_mutex_lock(&lock);
     if (workers < threads - 1) start_workers(threads - 1);
     current = &j;
+    caller_cpu = this_cpu();
     openings = threads - 1 < workers ? threads - 1 : workers;
     atomic_fetch_add_explicit(&generation, 1, memory_order_release);
     for (int i = openings < sleepers ? openings : sleepers; i > 0; i--) pthread_cond_signal(&wake);
