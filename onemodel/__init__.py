@@ -16,6 +16,8 @@ The one picture that everything follows:
 The engine (autograd.pyx) walks records backwards and knows no operator by name.
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from numpy import bool_, float32, int32, int64, uint8
 
 from onemodel import methods
@@ -47,16 +49,27 @@ __version__ = "0.1.0"
 
 install_slot("backward", _backward)
 
-from onemodel import data, nn, ops, optim  # noqa: E402 - they need the slot above
-from onemodel.io import load, save  # noqa: E402
+from onemodel import ops  # noqa: E402 - needs the slot above
 from onemodel.ops import *  # noqa: E402, F403 - every operator's public function
 from onemodel.random import Generator, default_generator, manual_seed, rand, randint, randn, randperm  # noqa: E402
 
+if _TYPE_CHECKING:
+    from onemodel import data, nn, optim, training
+    from onemodel.io import load, save
+
+_LATER = {"data": "data", "nn": "nn", "optim": "optim", "training": "training", "load": "io", "save": "io"}
+
 
 def __getattr__(name: str):
-    """`om.training` is imported when it is first asked for: a program that only computes does not pay for it."""
-    if name == "training":
-        from importlib import import_module
+    """What trains and saves is imported when it is first asked for: a program that only computes does not pay for it."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'onemodel' has no attribute {name!r}")
+    from importlib import import_module
 
-        return import_module("onemodel.training")
-    raise AttributeError(f"module 'onemodel' has no attribute {name!r}")
+    module = import_module(f"onemodel.{_LATER[name]}")
+    globals()[name] = found = module if name == _LATER[name] else getattr(module, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 from typing import Any
@@ -32,6 +31,8 @@ def save(state: Any, path: str | os.PathLike) -> None:
         tensors = {name: _array(value, name) for name, value in state.items()}
         metadata = None
     else:
+        import json
+
         metadata = {STRUCTURE: json.dumps(_described(state, "", tensors))}
     if "__metadata__" in tensors:
         raise ValueError("save: the name '__metadata__' belongs to the file format; rename the tensor")
@@ -61,6 +62,8 @@ def load(path: str | os.PathLike) -> dict:
         raise ValueError(f"load: {path} is not a valid safetensors file: {error}") from None
     if STRUCTURE not in metadata:
         return tensors
+    import json
+
     try:
         state = _rebuilt(json.loads(metadata[STRUCTURE]), tensors)
     except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:

@@ -246,6 +246,9 @@ def test_a_damaged_description_of_nested_values_is_refused(text, tmp_path):
         om.load(tmp_path / "f")
 
 
-def test_the_reader_is_imported_only_when_a_file_is_read():
-    code = "import sys, onemodel; sys.exit(any(m.startswith('safetensors') for m in sys.modules))"
+def test_what_is_heavy_is_imported_only_when_it_is_asked_for():
+    code = "import sys, onemodel as om; assert {'nn', 'save', 'training'} <= set(dir(om)); " \
+           "sys.exit(any(m.startswith(('safetensors', 'onemodel.nn', 'onemodel.io', 'json', 'tqdm')) for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'nnn'"):
+        _ = om.nnn

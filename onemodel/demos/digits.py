@@ -19,6 +19,7 @@ from onemodel.demos import DEMOS
 SIDE = 28
 PER_CLASS = 500    # rows of each digit in the file, which is sorted by digit
 HELD_OUT = 100     # the last rows of each digit are for testing alone
+EPOCHS = 80
 BATCH = 50
 LEARNING_RATE = 0.1
 MOMENTUM = 0.9
@@ -137,7 +138,7 @@ def whole(text: str) -> int:
 def main(argv: Sequence[str]) -> int:
     """Run the demo; returns the exit code."""
     parser = argparse.ArgumentParser(prog="onemodel demo digits", description=DEMOS["digits"].summary)
-    parser.add_argument("--epochs", type=whole, default=40, help="passes over the training images (default 40)")
+    parser.add_argument("--epochs", type=whole, default=EPOCHS, help=f"passes over the training images (default {EPOCHS})")
     parser.add_argument("--images", type=whole, help="train on this many images only, a multiple of 10 up to 4000 (default all)")
     parser.add_argument("--seed", type=int, default=0, help="of weights, order and shifts (default 0)")
     parser.add_argument("--isa", choices=om.available_isas(), default=om.get_isa(), help="instruction set (default the best)")
