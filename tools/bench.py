@@ -118,7 +118,17 @@ def chain(lib):
 
 def mlp(batch):
     def build(lib):
-        return lib.mlp_step(values(1, batch, 64), values(2, batch, 10))
+        library, nn, optim = lib.libraries()
+        x, labels = library.tensor(values(1, batch, 64)), library.tensor(np.arange(batch) % 10)
+        model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+        optimizer, loss = optim.SGD(model.parameters(), lr=0.01), nn.CrossEntropyLoss()
+
+        def step():
+            optimizer.zero_grad()
+            loss(model(x), labels).backward()
+            optimizer.step()
+
+        return step
 
     return build
 
@@ -144,20 +154,9 @@ class Ours:
         return getattr(om, name)
 
     @staticmethod
-    def mlp_step(x, wanted):
-        x, wanted = om.tensor(x), om.tensor(wanted)
-        weights = [om.tensor(0.1 * values(seed, *shape)).requires_grad_() for seed, shape in enumerate([(64, 64), (64,), (10, 64), (10,)])]
-
-        def step():
-            for w in weights:
-                w.grad = None
-            h = om.relu(om.linear(x, weights[0], weights[1]))
-            (om.linear(h, weights[2], weights[3]) - wanted).square().mean().backward()
-            with om.no_grad():
-                for w in weights:
-                    w -= 0.01 * w.grad
-
-        return step
+    def libraries():
+        """What both sides name alike: tensor, layers, optimisers."""
+        return om, om.nn, om.optim
 
 
 class Torch:
@@ -173,35 +172,25 @@ class Torch:
     def function(self, name):
         return self.torch.nn.functional.gelu if name == "gelu" else getattr(self.torch, name)
 
-    def mlp_step(self, x, wanted):
-        nn = self.torch.nn
-        x, wanted = self.tensor(x), self.tensor(wanted)
-        model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-        optimizer, loss = self.torch.optim.SGD(model.parameters(), lr=0.01), nn.MSELoss()
-
-        def step():
-            optimizer.zero_grad()
-            loss(model(x), wanted).backward()
-            optimizer.step()
-
-        return step
+    def libraries(self):
+        return self.torch, self.torch.nn, self.torch.optim
 
 
 # -- measuring ------------------------------------------------------------------------------------------------------------------
 
 
-def seconds_of(function, calls):
-    start = time.perf_counter()
+def seconds_of(function, calls, clock):
+    start = clock()
     for _ in repeat(None, calls):
         function()
-    return (time.perf_counter() - start) / calls
+    return (clock() - start) / calls
 
 
-def calls_for(function):
+def calls_for(function, clock):
     """Warm-up, and how many calls make a sample of SAMPLE_SECONDS."""
     function()
     calls = 1
-    while (took := seconds_of(function, calls) * calls) < SAMPLE_SECONDS and calls < 1 << 20:
+    while (took := seconds_of(function, calls, clock) * calls) < SAMPLE_SECONDS and calls < 1 << 20:
         calls = max(calls + 1, math.ceil(calls * 1.2 * SAMPLE_SECONDS / max(took, 1e-7))) if took > SAMPLE_SECONDS / 50 else 8 * calls
     return calls
 
@@ -237,6 +226,8 @@ class Cell:
 
 def measure(row, threads, modes, samples, peer=None):
     """The row's cells, one per mode: the modes and the peer take turns, so that a disturbance meets all of them alike."""
+    # One thread's own time is free of what other processes take; the work of several has to be timed by the clock on the wall.
+    clock = time.thread_time if threads == 1 else time.perf_counter
     om.set_num_threads(threads)
     if peer:
         peer.set_num_threads(threads)
@@ -244,15 +235,15 @@ def measure(row, threads, modes, samples, peer=None):
     for mode in modes:
         with om.arithmetic(mode):
             function = row.make(Ours)
-            runs.append((mode, function, calls_for(function)))
+            runs.append((mode, function, calls_for(function, clock)))
     if peer:
         function = row.make(peer)
-        runs.append((None, function, calls_for(function)))
+        runs.append((None, function, calls_for(function, clock)))
     times = {mode: [] for mode, _, _ in runs}
     for _ in range(samples):
         for mode, function, calls in runs:
             with om.arithmetic(mode or "fast"):
-                times[mode].append(seconds_of(function, calls))
+                times[mode].append(seconds_of(function, calls, clock))
     middle = {mode: statistics.median(t) for mode, t in times.items()}
     return [Cell(row, threads, mode, middle[mode], middle.get(None)) for mode in modes]
 
