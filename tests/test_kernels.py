@@ -10,11 +10,23 @@ from onemodel._kernels import probe, table
 ISAS = table.available_isas()
 INPUTS = probe.INPUTS
 ROWS = {name: signature for name, (signature, _) in table.rows().items() if signature in INPUTS}
-BOTH = [(isa, mode) for isa in ISAS for mode in (0, 1)]
+
+
+class Tables:
+    """Every (instruction set, mode), the set being the active one meanwhile: asking the processor at each call would take most of the time."""
+
+    def __iter__(self):
+        for isa in ISAS:
+            table.select_isa(isa)
+            yield from ((isa, 0), (isa, 1))
+
+
+BOTH = Tables()
 F = np.float32
 NAN, PAYLOAD = F(np.nan), np.array([0xFFC12345], np.uint32).view(F)[0]
-SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1e-45, -1e-45, 1.1754944e-38, -1.1754942e-38, 3.4028235e38, -3.4028235e38, np.inf, -np.inf, np.nan,
-                    PAYLOAD, 88.72284, -87.4, -103.97, 1e20, -1e20, 2.0, -3.0, 1e-20, 131072.0, 131073.0, 16777216.0, -14.3, -13.2, 9.1, 20.0, -20.5], F)
+SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1e-45, -1e-45, 1.1754944e-38, -1.1754942e-38, 3.4028235e38, -3.4028235e38,
+                    np.inf, -np.inf, np.nan, PAYLOAD, 88.72284, -87.4, -103.97, 1e20, -1e20, 2.0, -3.0, 1e-20,
+                    131072.0, 131073.0, 16777216.0, -14.3, -13.2, 9.1, 20.0, -20.5], F)
 
 
 def inputs(signature, n, seed=0):
@@ -121,7 +133,7 @@ REFERENCE = {
     "gelu_tanh": lambda x: x / (1 + np.exp(-2 * K * (x + 0.044715 * x**3))),
 }
 # units in the last place: (fast, exact); where the reference itself is in doubt by 2^-29 of a unit, 0.5001 asks for the nearest float
-BOUND = {"sigmoid": (3.0, 0.5001), "tanh": (3.0, 0.5001), "exp": (1.1, 0.5001), "log": (1.0, 0.5001), "sin": (0.5001, 0.5001),
+BOUND = {"sigmoid": (2.0, 0.5001), "tanh": (2.0, 0.5001), "exp": (1.0, 0.5001), "log": (1.0, 0.5001), "sin": (0.5001, 0.5001),
          "cos": (0.5001, 0.5001), "sqrt": (0.5, 0.5), "square": (0.5, 0.5), "gelu_erf": (2.0, 1.0), "gelu_tanh": (0.5001, 0.5001)}
 
 
@@ -229,8 +241,8 @@ def test_edge_values(name, arrays, want):
     arrays, want = [np.array(a, F) for a in arrays], np.array(want, F)
     for isa, mode in BOTH:
         got = probe.run(name, *arrays, mode=mode, isa=isa)
-        same = (bits(got) == bits(want)) | (np.isnan(got) & np.isnan(want)) | (np.isfinite(want) & (want != 0) & np.isclose(got, want, rtol=2e-7, atol=0))
-        assert same.all(), (isa, mode, got, want)
+        near = np.isfinite(want) & (want != 0) & np.isclose(got, want, rtol=2e-7, atol=0)
+        assert (near | (bits(got) == bits(want)) | (np.isnan(got) & np.isnan(want))).all(), (isa, mode, got, want)
 
 
 def test_pow_within_one_unit():

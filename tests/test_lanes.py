@@ -35,8 +35,9 @@ def hard_triples():
     tie = np.float32(1.0) + np.zeros(400, np.float32)
     small = (rng.choice([-1, 1], 400) * 2.0 ** rng.integers(-149, -20, 400)).astype(np.float32)
     half_unit = (rng.choice([-1, 1], 400) * 2.0**-24 * (1 + rng.integers(0, 2, 400))).astype(np.float32)
-    triples = [(a, b, cancel), (tie, half_unit, tie), (a, tie, small), (half_unit, tie + np.float32(2.0**-23), tie), (a * np.float32(2**-80), b * np.float32(2**-60), small),
-               (a * np.float32(2**100), b * np.float32(2**27), -a * np.float32(2**120)), (a * np.float32(2**-75), b * np.float32(2**-75), half_unit * np.float32(2**-120))]
+    two = np.float32(2)
+    triples = [(a, b, cancel), (tie, half_unit, tie), (a, tie, small), (half_unit, tie + np.float32(2.0**-23), tie),
+               (a * two**-80, b * two**-60, small), (a * two**100, b * two**27, -a * two**120), (a * two**-75, b * two**-75, half_unit * two**-120)]
     # (1 + d)(1 - d) is a hair below one, too little for a double beside c: rounding twice takes the tie upwards from an odd c
     d = (2.0 ** -rng.integers(15, 24, 400)).astype(np.float32)
     odd = (1 + 2.0**-23 * (2 * rng.integers(0, 2**22, 400) + 1)).astype(np.float32)

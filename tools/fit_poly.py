@@ -9,6 +9,7 @@ is absorbed by those above it. The printed bound is the largest weighted error o
 
 import argparse
 import struct
+from functools import partial
 
 import mpmath as mp
 
@@ -89,10 +90,18 @@ TABLE = {
     "LOG": (lambda z: (2 * mp.atanh(root(z)) / root(z) - 2) / z, 0, ATANH_TOP, 6, to_double, lambda z: z / 2,
             "(2 atanh s / s - 2) / z, z = s^2"),
     "MILLS": (mills_of, MILLS_LO, 1, 14, to_double, lambda q: 1 / mills_of(q), "e^(t^2/2) Phi(-t) / q, q = 1 / (1 + 0.3 t)"),
-    "EXP_FLOAT": (over_r2, -HALF_LN2, HALF_LN2, 4, to_float, lambda r: r**2 / mp.exp(r), "(e^r - 1 - r) / r^2"),
+    "EXP_FLOAT": (over_r2, -HALF_LN2, HALF_LN2, 5, to_float, lambda r: r**2 / mp.exp(r), "(e^r - 1 - r) / r^2"),
     "LOG_FLOAT": (log_tail, mp.sqrt(mp.mpf(1) / 2) - 1, mp.sqrt(2) - 1, 7, to_float, lambda f: f**3 / mp.log1p(f),
                   "(log(1 + f) - f + f^2/2) / f^3"),
 }
+
+
+def mills_rest(centre, high, h):
+    return mills(centre + h) - high
+
+
+def mills_weight(centre, h):
+    return 1 / mills(centre + h)
 
 
 def mills_pieces(degree):
@@ -104,16 +113,15 @@ def mills_pieces(degree):
             lo, hi = ((4 + quarter + step) * mp.mpf(2) ** (octave - 2) - 1 for step in (0, 1))
             centre, half = (lo + hi) / 2, (hi - lo) / 2 * (1 + mp.mpf(2) ** -18)
             high = to_float(mills(centre))
-            f = (lambda h, centre=centre, high=high: mills(centre + h) - high)
-            weight = (lambda h, centre=centre: 1 / mills(centre + h))
-            c = fit(f, -half, half, degree, to_float, weight)
-            bound = max(bound, worst(f, c, -half, half, weight))
+            piece = partial(mills_rest, centre, high), partial(mills_weight, centre)
+            c = fit(piece[0], -half, half, degree, to_float, piece[1])
+            bound = max(bound, worst(piece[0], c, -half, half, piece[1]))
             columns[(127 + octave) % 4 * 4 + quarter] = [centre, high, *c]
     return [list(row) for row in zip(*columns, strict=True)], bound
 
 
-def print_mills_pieces(degree=6):
-    rows, bound = mills_pieces(degree)
+def print_mills_pieces():
+    rows, bound = mills_pieces(6)
     print(f"/* MILLS_PIECES: relative error 2^{float(mp.log(bound, 2)):.1f} */")
     for row in rows:
         print("    {" + ", ".join(f"{float(x):.9g}" for x in row) + "},")
@@ -121,8 +129,11 @@ def print_mills_pieces(degree=6):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help=f"which of {', '.join(TABLE)} (default: all)")
-    for name in parser.parse_args().names or TABLE:
+    parser.add_argument("names", nargs="*", help=f"which of {', '.join(TABLE)}, MILLS_PIECES (default: all)")
+    for name in parser.parse_args().names or [*TABLE, "MILLS_PIECES"]:
+        if name == "MILLS_PIECES":
+            print_mills_pieces()
+            continue
         f, lo, hi, degree, rounded, weight, what = TABLE[name]
         c = fit(f, lo, hi, degree, rounded, weight)
         bound = worst(f, c, lo, hi, weight)

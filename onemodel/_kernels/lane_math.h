@@ -2,8 +2,8 @@
  * over arrays. The derivations, the bounds and the reasons are in docs/exact-transcendentals.md; the coefficients come from
  * tools/fit_poly.py.
  *
- * A function named exact_* computes in double lanes with IEEE add, subtract, multiply and divide only, each rounded by itself, so that every
- * instruction set gives the same bits, and rounds once to float. fast_* are float polynomials. lane_* is the one of the mode. */
+ * A function named exact_* computes in double lanes with IEEE add, subtract, multiply and divide only, each rounded by itself, so that
+ * every instruction set gives the same bits, and rounds once to float. fast_* are float polynomials. lane_* is the one of the mode. */
 #ifndef OM_LANE_MATH_H
 #define OM_LANE_MATH_H
 
@@ -104,8 +104,8 @@ static const float MILLS_PIECES[PIECE_LOW + PIECE_DEGREE + 1][16] = {
     {0.000609921117f, 0.000231728263f, 9.4101335e-05f, 4.24376449e-05f, 1.40438051e-05f, 3.84257692e-06f, 1.25712893e-06f, 4.64556933e-07f,
      1.31121567e-07f, 3.11244861e-08f, 9.39381106e-09f, 3.30284977e-09f, 0.00763210887f, 0.00431630854f, 0.00238346308f, 0.00134304143f}
 };
-/* as EXP, relative error of e^r 2^-28.0 */
-static const float EXP_FLOAT[] = {0.499999881f, 0.166665182f, 0.0416696481f, 0.00836894475f, 0.00137453037f};
+/* as EXP, relative error of e^r 2^-32.9 */
+static const float EXP_FLOAT[] = {0.5f, 0.166666642f, 0.0416664593f, 0.00833389536f, 0.00139354158f, 0.000195702189f};
 /* (log(1 + f) - f + f^2/2) / f^3, sqrt(1/2) - 1 <= f <= sqrt 2 - 1; relative error of log 2^-27.1 */
 static const float LOG_FLOAT[] = {0.333333552f, -0.250008523f, 0.199997663f, -0.166213155f,
                                   0.142280996f, -0.132034585f, 0.126151875f, -0.0735380277f};
@@ -313,31 +313,37 @@ static inline vf lane_pow(vf a, vf b) {
 
 /* -- the float forms of fast mode ----------------------------------------------------------------------------------------------------- */
 #define FLOAT_SHIFT 0x1.8p23f
-static inline vf fast_reduced(vf x, vf *t) {
-    *t = vf_madd(x, vf_set(1.44269504f), vf_set(FLOAT_SHIFT));
-    vf k = vf_sub(*t, vf_set(FLOAT_SHIFT));
-    vf r = vf_madd(k, vf_set(-0.693145751953125f), x);
-    return vf_madd(k, vf_set(-1.428606765330187e-06f), r);
+/* e^r - 1 = *high + *low, where high is exact in r; FLOAT_SHIFT + k */
+static inline vf fast_reduced(vf x, vf *high, vf *low) {
+    vf t = vf_madd(x, vf_set(1.44269504f), vf_set(FLOAT_SHIFT)), k = vf_sub(t, vf_set(FLOAT_SHIFT));
+    vf rest = vf_mul(k, vf_set(-1.428606765330187e-06f));
+    *high = vf_madd(k, vf_set(-0.693145751953125f), x);
+    vf r = vf_add(*high, rest);
+    *low = vf_madd(vf_poly(r, EXP_FLOAT, 5), vf_mul(r, r), rest);
+    return t;
 }
 static inline vf fast_exp(vf x) {
-    vf t, r = fast_reduced(vf_clip(x, -104.0f, 89.0f), &t);
-    vf p = vf_add(vf_set(1.0f), vf_madd(vf_poly(r, EXP_FLOAT, 4), vf_mul(r, r), r));
+    vf high, low, t = fast_reduced(vf_clip(x, -104.0f, 89.0f), &high, &low), p = vf_add(vf_set(1.0f), vf_add(high, low));
     /* 2^k in two normal factors, so that a subnormal result is rounded once */
     vi n = vi_add(vi_bits(t), vi_set(254 - 0x4B400000));
     vi half = vi_shr(n, 1), rest = vi_shr(vi_add(n, vi_set(1)), 1);
     return vf_mul(vf_mul(p, vf_bits(vi_shl(half, 23))), vf_bits(vi_shl(rest, 23)));
 }
-/* With e = e^-|x|, which cannot overflow: 1 / (1 + e) or e / (1 + e). */
+/* With e = e^-|x|, which cannot overflow: 1 / (1 + e) or e / (1 + e), corrected by what the sum 1 + e lost times about 1 / (1 + e). */
 static inline vf fast_sigmoid(vf x) {
-    vf e = fast_exp(vf_neg(vf_abs(x)));
-    return vf_div(vf_select(vf_lt(x, vf_set(0.0f)), e, vf_set(1.0f)), vf_add(vf_set(1.0f), e));
+    const vf one = vf_set(1.0f);
+    vf e = fast_exp(vf_neg(vf_abs(x))), d = vf_add(one, e), lost = vf_add(vf_sub(one, d), e);
+    vf y = vf_div(vf_select(vf_lt(x, vf_set(0.0f)), e, one), d);
+    return vf_madd(vf_mul(y, lost), vf_madd(d, vf_set(0.5f), vf_set(-1.457f)), y);
 }
 static inline vf fast_tanh(vf x) {
-    vf a = vf_min(vf_set(10.0f), vf_abs(x)), t, r = fast_reduced(vf_add(a, a), &t);
-    vf q = vf_madd(vf_poly(r, EXP_FLOAT, 4), vf_mul(r, r), r);
+    vf a = vf_min(vf_set(10.0f), vf_abs(x)), high, low, t = fast_reduced(vf_add(a, a), &high, &low);
     vf s = vf_bits(vi_shl(vi_add(vi_bits(t), vi_set(127 - 0x4B400000)), 23));
-    vf m = vf_madd(s, q, vf_sub(s, vf_set(1.0f)));
-    return vf_with_sign(vf_div(m, vf_add(m, vf_set(2.0f))), x);
+    vf m = vf_madd(s, low, vf_madd(s, high, vf_sub(s, vf_set(1.0f))));
+    /* what the sum m + 2 lost, where it counts (m < 1, so 2 <= d < 3) */
+    vf d = vf_add(m, vf_set(2.0f)), lost = vf_add(vf_sub(vf_set(2.0f), d), m), y = vf_div(m, d);
+    lost = vf_select(vf_lt(m, vf_set(1.0f)), lost, vf_set(0.0f));
+    return vf_with_sign(vf_madd(vf_mul(y, lost), vf_set(-0.42f), y), x);
 }
 static inline vf fast_log(vf x) {
     /* subnormals are scaled into the normal range first */
@@ -351,15 +357,16 @@ static inline vf fast_log(vf x) {
     return log_edges(x, vf_madd(k, vf_set(0.693145751953125f), vf_add(f, low)));
 }
 
-/* gelu of the erf form in floats in both modes (double lanes take twice torch's time): every step is one IEEE operation, the fused ones
- * included, so the bits agree everywhere; exact mode keeps two more rounding errors and stays within one unit in the last place. With t = |x|: gelu = max(x, 0) - t Phi(-t), t Phi(-t) = 2^k (A + v) (1 + q), where A is t times the leading coefficient
- * of the piece, so that v (exact rest of that product and the remaining terms) and q are small and their errors count little. */
+/* gelu of the erf form in floats, in exact mode too (double lanes take twice torch's time): every step is one IEEE operation, the fused ones
+ * included, so the bits agree everywhere; exact mode recovers two more rounding errors and stays within one unit in the last place.
+ * With t = |x|: gelu = max(x, 0) - t Phi(-t) and t Phi(-t) = 2^k (a + v) (1 + q), where a is t times the leading coefficient of the
+ * piece, so that v (the exact rest of that product and the remaining terms) and q are small and their errors count little. */
 static inline vf float_gelu_erf(vf x) {
     vf t = vf_abs(x), n = vf_mul(t, vf_set(-0.5f)), s = vf_mul(n, t), rest = vf_fma(n, t, vf_neg(s)); /* -t^2/2 = s + rest */
     vf shifted = vf_fma(s, vf_set(1.44269504f), vf_set(FLOAT_SHIFT)), k = vf_sub(shifted, vf_set(FLOAT_SHIFT));
     vf high = vf_fma(k, vf_set(-0.693145751953125f), s), low = vf_fma(k, vf_set(-1.428606765330187e-06f), rest);
-    vf r = vf_add(high, low), p = vf_set(EXP_FLOAT[4]);
-    for (int i = 3; i >= 0; i--) p = vf_fma(p, r, vf_set(EXP_FLOAT[i]));
+    vf r = vf_add(high, low), p = vf_set(EXP_FLOAT[5]);
+    for (int i = 4; i >= 0; i--) p = vf_fma(p, r, vf_set(EXP_FLOAT[i]));
     low = vf_fma(vf_mul(r, r), p, low); /* e^r - 1 = high + low */
 
     vi piece = vi_shr(vi_bits(vf_add(t, vf_set(1.0f))), 21);

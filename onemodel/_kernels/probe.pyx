@@ -14,6 +14,7 @@ import numpy as np
 
 from onemodel._kernels import table
 
+ROWS = table.rows()
 INPUTS = {"map1": 1, "map2": 2, "map3": 3, "map4": 4, "compare": 2, "select": 3}
 
 
@@ -28,7 +29,7 @@ def run(str name, *arrays, int mode, isa=None, out=None):
 
     `out` may be an input, except of a comparison. `isa` is the active instruction set unless given; `mode` is 0 (fast) or 1 (exact).
     """
-    signature = table.rows()[name][0] if name in table.rows() else None
+    signature = ROWS[name][0] if name in ROWS else None
     if signature not in INPUTS:
         raise ValueError(f"probe: {name!r} is no element-wise row; the classes are {', '.join(INPUTS)}, the rows are in table.rows()")
     if mode not in (0, 1) or len(arrays) != INPUTS[signature]:
@@ -41,10 +42,11 @@ def run(str name, *arrays, int mode, isa=None, out=None):
     for i, array in enumerate(arrays):
         at[i] = _address(name, array, np.uint8 if signature == "select" and i == 0 else np.float32, n)
     previous = table.get_isa()
-    if isa is not None:
+    if isa not in (None, previous):
         table.select_isa(isa)
     cdef om_fn f = table_of(mode).row[row]
-    table.select_isa(previous)
+    if isa not in (None, previous):
+        table.select_isa(previous)
     cdef uint64_t state = om_fp_enter()
     if signature == "map1":
         (<om_map1_fn *>f)(<float *>at[0], <float *>to, n)
