@@ -119,6 +119,8 @@ class DataLoader:
             raise ValueError(f"DataLoader.load_state_dict: position must be an int of 0 to {len(self)}, got {position!r}")
         if position and (state["epoch_start"] is None) == self.shuffle:
             raise ValueError("DataLoader.load_state_dict: epoch_start must be there exactly where a shuffled epoch was interrupted")
+        if state["epoch_start"] is not None:
+            Generator().set_state(state["epoch_start"])  # raises for what is no state
         if self.generator is not None:
             self.generator.set_state(state["generator"])
         self._epoch_start, self._position, self._resume = state["epoch_start"], position, position > 0

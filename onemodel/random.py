@@ -93,6 +93,14 @@ default_generator = Generator(0)
 """What `rand` and its like, and the first values of layers, use when no generator is given. It starts with seed 0 in every process."""
 
 
+def _unlock() -> None:
+    """In a forked child the thread that held the lock does not exist."""
+    default_generator._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
+
+
 def manual_seed(seed: int) -> Generator:
     """Start the default generator's stream of a seed; returns that generator."""
     return default_generator.manual_seed(seed)

@@ -147,7 +147,7 @@ def test_a_state_of_another_loader_is_refused():
     shuffled = DataLoader(ten(), 3, shuffle=True, generator=om.Generator(8))
     state = shuffled.state_dict()
     for change, message in [({"length": 11}, "length 11, this loader 10"), ({"batch_size": 4}, "batch_size"), ({"generator": None}, "shuffles"),
-                            ({"more": 1}, "keys"), ({"position": 5}, "position"), ({"position": 2, "epoch_start": None}, "epoch_start")]:
+                            ({"more": 1}, "keys"), ({"position": 5}, "position"), ({"position": 2, "epoch_start": om.zeros(3)}, "set_state"), ({"position": 2, "epoch_start": None}, "epoch_start")]:
         with pytest.raises(ValueError, match=message):
             shuffled.load_state_dict({**state, **change})
     with pytest.raises(ValueError, match="shuffles"):

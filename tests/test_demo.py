@@ -125,7 +125,7 @@ def test_the_command_prints_what_it_promises():
     assert fast.returncode == 0 and "fast arithmetic" in fast.stdout and REAL not in fast.stdout
 
 
-@pytest.mark.parametrize("options", [["--images", "505"], ["--images", "4010"], ["--epochs", "0"], ["--isa", "mmx"], ["--arithmetic", "sloppy"]])
+@pytest.mark.parametrize("options", [["--images", "505"], ["--images", "4010"], ["--images", "0"], ["--epochs", "0"], ["--threads", "2000"], ["--seed", str(2**64)], ["--isa", "mmx"], ["--arithmetic", "sloppy"]])
 def test_wrong_options_end_with_the_usage(options, capsys):
     with pytest.raises(SystemExit) as end:
         digits.main(options)

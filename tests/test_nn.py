@@ -88,8 +88,8 @@ def test_copies_of_parameters_are_parameters():
     with om.no_grad():
         twin[1].weight.zero_()
     assert model[1].weight.sum().item() != 0
-    tied = copy.deepcopy(Two())
-    assert tied.a is tied.b
+    for tied in (copy.deepcopy(Two()), pickle.loads(pickle.dumps(Two()))):
+        assert tied.a is tied.b and list(tied.state_dict()) == list(Two().state_dict())
 
 
 # -- what a module holds --
@@ -123,6 +123,7 @@ def test_a_parameter_replaced_by_none_is_gone():
     ("mean", nn.Parameter(om.ones(2)), TypeError, "'mean' is a buffer"),
     ("parameters", nn.Parameter(om.ones(2)), AttributeError, "is a method"),
     ("train", nn.Identity(), AttributeError, "is a method"),
+    ("training", nn.Parameter(om.ones(2)), AttributeError, "property"),
     ("a.b", nn.Identity(), ValueError, "dot"),
     ("", nn.Identity(), ValueError, "empty"),
 ])

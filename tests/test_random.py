@@ -1,7 +1,9 @@
 """Owns the tests of generators: streams, states, threads, forms and errors, and the digests that every machine must give."""
 
 import copy
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -127,6 +129,16 @@ def test_threads_share_a_generator_without_a_number_twice():
     h = om.Generator(5)
     om.rand(2 * 8000, generator=h)
     assert g.get_state().tolist() == h.get_state().tolist()
+
+
+def test_a_forked_child_is_not_locked_by_a_thread_it_does_not_have():
+    with om.default_generator._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            om.rand(3)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 # -- what the numbers are --

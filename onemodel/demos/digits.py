@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import hashlib
 import importlib.util
@@ -130,36 +131,52 @@ def train(training: Digits, test: Digits, epochs: int, seed: int = 0, bar: Any =
 
 def whole(text: str) -> int:
     number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text}")
+    if not 1 <= number <= 1024:
+        raise argparse.ArgumentTypeError(f"expected a whole number of 1 to 1024, got {text}")
     return number
+
+
+def some(text: str) -> int:
+    number, most = int(text), 10 * (PER_CLASS - HELD_OUT)
+    if number % 10 or not 10 <= number <= most:
+        raise argparse.ArgumentTypeError(f"expected a multiple of 10 up to {most}, got {text}")
+    return number
+
+
+def seed(text: str) -> int:
+    return om.Generator(int(text)).initial_seed()
+
+
+def progress(steps: int) -> Any:
+    """A bar on the terminal; without tqdm there is none, and training is the same."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return contextlib.nullcontext()
+    return tqdm(total=steps, unit="step", disable=None)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the demo; returns the exit code."""
     parser = argparse.ArgumentParser(prog="onemodel demo digits", description=DEMOS["digits"].summary)
     parser.add_argument("--epochs", type=whole, default=EPOCHS, help=f"passes over the training images (default {EPOCHS})")
-    parser.add_argument("--images", type=whole, help="train on this many images only, a multiple of 10 up to 4000 (default all)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, order and shifts (default 0)")
+    parser.add_argument("--images", type=some, help="train on this many images only, a multiple of 10 up to 4000 (default all)")
+    parser.add_argument("--seed", type=seed, default=0, help="of weights, order and shifts (default 0)")
     parser.add_argument("--isa", choices=om.available_isas(), default=om.get_isa(), help="instruction set (default the best)")
     parser.add_argument("--threads", type=whole, default=om.get_num_threads(), help="threads (default what the process may use)")
     parser.add_argument("--arithmetic", choices=("exact", "fast"), default="exact", help="exact: the same weights to the bit everywhere (default)")
     options = parser.parse_args(argv)
-    if options.images is not None and (options.images % 10 or options.images > 10 * (PER_CLASS - HELD_OUT)):
-        parser.error("--images: expected a multiple of 10 up to 4000")
     try:
         training, test = load(options.images)
     except FileNotFoundError as error:
         print(f"onemodel demo digits: {error}")
         return 1
 
-    from tqdm import tqdm
-
     threads = om.get_num_threads()
     om.set_num_threads(options.threads)
     steps = options.epochs * -(-len(training.labels) // BATCH)
     try:
-        with om.use_isa(options.isa), om.arithmetic(options.arithmetic), tqdm(total=steps, unit="step", disable=None) as bar:
+        with om.use_isa(options.isa), om.arithmetic(options.arithmetic), progress(steps) as bar:
             _, outcome = train(training, test, options.epochs, options.seed, bar)
     finally:
         om.set_num_threads(threads)

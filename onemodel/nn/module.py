@@ -103,7 +103,7 @@ class Module:
         if isinstance(value, (Parameter, Module)) or name in self._buffers:
             if "." in name or not name:
                 raise ValueError(f"{what}: the name {name!r} must not be empty or hold a dot: names are joined with dots in state_dict")
-            if hasattr(type(self), name):
+            if hasattr(type(self), name) or name in Module.__annotations__:
                 raise AttributeError(f"{what}: {name!r} is a method or property of the class; give the attribute another name")
         old = attributes.get(name)
         if name in self._buffers and value is not None and (not isinstance(value, Tensor) or isinstance(value, Parameter)):
