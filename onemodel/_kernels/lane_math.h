@@ -322,19 +322,21 @@ static inline vf fast_reduced(vf x, vf *high, vf *low) {
     *low = vf_madd(vf_poly(r, EXP_FLOAT, 5), vf_mul(r, r), rest);
     return t;
 }
-static inline vf fast_exp(vf x) {
-    vf high, low, t = fast_reduced(vf_clip(x, -104.0f, 89.0f), &high, &low), p = vf_add(vf_set(1.0f), vf_add(high, low));
+/* -104 <= x <= 89 */
+static inline vf fast_exp_inside(vf x) {
+    vf high, low, t = fast_reduced(x, &high, &low), p = vf_add(vf_set(1.0f), vf_add(high, low));
     /* 2^k in two normal factors, so that a subnormal result is rounded once */
     vi n = vi_add(vi_bits(t), vi_set(254 - 0x4B400000));
     vi half = vi_shr(n, 1), rest = vi_shr(vi_add(n, vi_set(1)), 1);
     return vf_mul(vf_mul(p, vf_bits(vi_shl(half, 23))), vf_bits(vi_shl(rest, 23)));
 }
-/* With e = e^-|x|, which cannot overflow: 1 / (1 + e) or e / (1 + e), corrected by what the sum 1 + e lost times about 1 / (1 + e). */
+static inline vf fast_exp(vf x) { return fast_exp_inside(vf_clip(x, -104.0f, 89.0f)); }
+/* With e = e^-|x|, which cannot overflow: 1 / (1 + e) or e / (1 + e), corrected by what the sum 1 + e lost (1 / (1 + e) is 0.7 or so). */
 static inline vf fast_sigmoid(vf x) {
     const vf one = vf_set(1.0f);
-    vf e = fast_exp(vf_neg(vf_abs(x))), d = vf_add(one, e), lost = vf_add(vf_sub(one, d), e);
+    vf e = fast_exp_inside(vf_max(vf_set(-104.0f), vf_neg(vf_abs(x)))), d = vf_add(one, e), lost = vf_add(vf_sub(one, d), e);
     vf y = vf_div(vf_select(vf_lt(x, vf_set(0.0f)), e, one), d);
-    return vf_madd(vf_mul(y, lost), vf_madd(d, vf_set(0.5f), vf_set(-1.457f)), y);
+    return vf_madd(vf_mul(y, lost), vf_set(-0.7f), y);
 }
 static inline vf fast_tanh(vf x) {
     vf a = vf_min(vf_set(10.0f), vf_abs(x)), high, low, t = fast_reduced(vf_add(a, a), &high, &low);
