@@ -79,11 +79,12 @@ def check_memory(name, sample):
     """With the garbage collector off every block comes back (no cycle, no leak), and poisoned memory changes no bit: an element
     that is read before it is written, or after its block went back, shows itself as a NaN."""
     om.set_arithmetic("exact")
+    old = pool.set_pool_poison(False)
     zeroed = [om.zeros(16 << k) for k in range(10) for _ in range(8)]  # free blocks may still hold the poison of an earlier check
     del zeroed
     clean = samples.run(name, sample)
     gc.disable()
-    old = pool.set_pool_poison(True)
+    pool.set_pool_poison(True)
     try:
         before = memory.pool_stats()
         poisoned = samples.run(name, sample)

@@ -3,7 +3,11 @@
 Must not name an operator: what is tested stands in the registry.
 """
 
+import os
 import platform
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import registry_cases as checks
@@ -39,3 +43,11 @@ def test_errors(name):
 @pytest.mark.parametrize("name", [name for name in OPS if checks.shares_work(name)])
 def test_more_than_one_thread_runs(name):
     checks.check_threads(name)
+
+
+@pytest.mark.full
+def test_the_whole_suite_passes_in_poisoned_memory():
+    """Blocks hold signalling NaN when they are taken and after they went back, in every test that needs no checkout and no oracle."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "-m", "not checkout and not oracle", str(Path(__file__).parent)]
+    done = subprocess.run(command, env={**os.environ, "ONEMODEL_POOL_POISON": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-10000:] + done.stderr[-2000:]
