@@ -179,12 +179,12 @@ cdef void run_piece(void *context, Py_ssize_t piece) noexcept nogil:
 
 
 cdef void run_job(Job *job) noexcept nogil:
-    cdef Py_ssize_t least = smallest_piece()
+    cdef Py_ssize_t least = smallest_piece(), pieces
     cdef unsigned long long state
-    job.piece = (job.n + 63) // 64          # at most 64 pieces, of whole cache lines, by shape alone
-    if job.piece < least:
-        job.piece = least
-    job.piece = (job.piece + 63) // 64 * 64
+    # By shape alone: equal pieces of whole cache lines, at most 64. An even number, because three equal ones take two threads as long as four.
+    pieces = job.n // least // 2 * 2
+    pieces = 1 if pieces == 0 else 64 if pieces > 64 else pieces
+    job.piece = ((job.n + pieces - 1) // pieces + 63) // 64 * 64
     if job.n <= job.piece:
         state = om_fp_enter()
         run_range(job, 0, job.n)

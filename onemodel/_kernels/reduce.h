@@ -231,18 +231,20 @@ static double sum_row_exact(double acc, const float *x, ptrdiff_t n) {
     return chain(acc, x + i, n - i);
 }
 
-/* Fast mode: eight vectors meet in float32, the groups of eight in double lanes, always in the same order. */
+/* Fast mode: eight vectors meet in float32, four from either half of the row, the groups of eight in double lanes, always in the same
+ * order. One stream of loads from memory is fetched ahead at half the speed of two. */
 static double sum_row_fast(double acc, const float *x, ptrdiff_t n) {
     vd s0 = vd_set(0.0), s1 = s0;
     ptrdiff_t i = 0;
-    for (; i + 8 * LANES <= n; i += 8 * LANES) {
+    const ptrdiff_t half = n / (8 * LANES) * (4 * LANES);
+    for (const float *y = x + half; i < half; i += 4 * LANES) {
         vf a = vf_add(vf_load(x + i), vf_load(x + i + LANES)), b = vf_add(vf_load(x + i + 2 * LANES), vf_load(x + i + 3 * LANES));
-        vf c = vf_add(vf_load(x + i + 4 * LANES), vf_load(x + i + 5 * LANES)), d = vf_add(vf_load(x + i + 6 * LANES), vf_load(x + i + 7 * LANES));
+        vf c = vf_add(vf_load(y + i), vf_load(y + i + LANES)), d = vf_add(vf_load(y + i + 2 * LANES), vf_load(y + i + 3 * LANES));
         vf v = vf_add(vf_add(a, b), vf_add(c, d));
         s0 = vd_add(s0, vd_lo(v));
         if (VD_LANES < LANES) s1 = vd_add(s1, vd_hi(v));
     }
-    for (; i + LANES <= n; i += LANES) {
+    for (i = 2 * half; i + LANES <= n; i += LANES) {
         vf v = vf_load(x + i);
         s0 = vd_add(s0, vd_lo(v));
         if (VD_LANES < LANES) s1 = vd_add(s1, vd_hi(v));
