@@ -388,6 +388,8 @@ def select(x, dim, index):
     if t.rank == 0:
         raise IndexError("select: a 0-d tensor has no dimension to select from")
     cdef Py_ssize_t axis = normal_axis(dim, t.rank, "select")
+    if not hasattr(index, "__index__"):
+        raise TypeError(f"select: the index must be an integer, got {type(index).__name__}")
     i = index.__index__()
     if not -t.dims[axis] <= i < t.dims[axis]:
         raise IndexError(f"select: index {i} is out of range for size {t.dims[axis]} of dimension {dim}")

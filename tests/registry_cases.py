@@ -176,6 +176,42 @@ def check_error(name, sample):
     assert min(seconds for _, seconds in tries) < 0.01, f"{name} {sample.name}: an error must not wait for work or memory"
 
 
+JUNK = [None, 2**70, -(2**70), 2**62, -(2**63), -1, 0, 1.5, float("nan"), "a", b"x", [], (), [None], {}, object, Ellipsis, slice(None), np.float64(3),
+        np.ones(2), np.array(1), True, 1j, [[1], [2, 3]], range(3), (2**62, 2**62), [2**31] * 4]
+CLEAN = (TypeError, ValueError, IndexError, MemoryError, RuntimeError)
+
+
+def junk_tensors():
+    """Tensors that fit nowhere in particular, one of them without memory."""
+    return [om.ones(0), om.ones(()), om.ones(2, 2), om.tensor([1]), om.tensor([True]), om.ones(*[1] * 16), om.Tensor.__new__(om.Tensor)]
+
+
+def check_junk(name):
+    """Anything at all in the place of each argument: a result, or an error of the contract; never another, never a crash."""
+    seen = set()
+    for sample in samples.samples_of(OPS[name]):
+        args, kwargs, _ = samples.with_inputs(sample, samples.tensor_of)
+        kind = (tuple(type(a) for a in args), *kwargs)
+        if kind in seen:
+            continue
+        seen.add(kind)
+        for place in [*range(len(args) + 1), *kwargs, "dim"]:
+            for junk in [*JUNK, *junk_tensors()]:
+                new, named = list(args), dict(kwargs)
+                if isinstance(place, int):
+                    new[place:place + 1] = [junk]
+                else:
+                    named[place] = junk
+                try:
+                    for y in samples.outputs(FUNCTIONS[name](*new, **named)):
+                        if y.requires_grad and y.numel() < 10_000:
+                            y.backward(om.ones(*y.shape), retain_graph=True)
+                except CLEAN as error:
+                    assert not isinstance(error, RecursionError), f"{name}: {junk!r} as argument {place}: {error!r}"
+                except BaseException as error:
+                    raise AssertionError(f"{name}: {junk!r} as argument {place} raised {error!r}") from error
+
+
 def check_closed_scope(name):
     """A tensor whose scope returned its memory raises in every operator, and is never read."""
     for sample in samples.samples_of(OPS[name]):

@@ -38,6 +38,7 @@ def test_errors(name):
     for sample in OPS[name].error_samples:
         checks.check_error(name, sample)
     checks.check_closed_scope(name)
+    checks.check_junk(name)
 
 
 @pytest.mark.parametrize("name", [name for name in OPS if checks.shares_work(name)])
