@@ -176,7 +176,7 @@ def check_error(name, sample):
     assert min(seconds for _, seconds in tries) < 0.01, f"{name} {sample.name}: an error must not wait for work or memory"
 
 
-JUNK = [None, 2**70, -(2**70), 2**62, -(2**63), -1, 0, 1.5, float("nan"), "a", b"x", [], (), [None], {}, object, Ellipsis, slice(None), np.float64(3),
+JUNK = [None, 2**70, -(2**70), 2**62, -(2**63), -1, 0, 1.5, float("nan"), "word", b"x", [], (), [None], {}, object, Ellipsis, slice(None), np.float64(3),
         np.ones(2), np.array(1), True, 1j, [[1], [2, 3]], range(3), (2**62, 2**62), [2**31] * 4]
 CLEAN = (TypeError, ValueError, IndexError, MemoryError, RuntimeError)
 
