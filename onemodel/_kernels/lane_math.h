@@ -325,10 +325,14 @@ static inline vf fast_reduced(vf x, vf *high, vf *low) {
 /* -104 <= x <= 89 */
 static inline vf fast_exp_inside(vf x) {
     vf high, low, t = fast_reduced(x, &high, &low), p = vf_add(vf_set(1.0f), vf_add(high, low));
+#ifdef vf_scale /* the same bits in one operation */
+    return vf_scale(p, vf_sub(t, vf_set(FLOAT_SHIFT)));
+#else
     /* 2^k in two normal factors, so that a subnormal result is rounded once */
     vi n = vi_add(vi_bits(t), vi_set(254 - 0x4B400000));
     vi half = vi_shr(n, 1), rest = vi_shr(vi_add(n, vi_set(1)), 1);
     return vf_mul(vf_mul(p, vf_bits(vi_shl(half, 23))), vf_bits(vi_shl(rest, 23)));
+#endif
 }
 static inline vf fast_exp(vf x) { return fast_exp_inside(vf_clip(x, -104.0f, 89.0f)); }
 /* With e = e^-|x|, which cannot overflow: 1 / (1 + e) or e / (1 + e), corrected by what the sum 1 + e lost (1 / (1 + e) is 0.7 or so). */
