@@ -77,9 +77,10 @@ def peer(name):
 
 
 def to_torch(t):
-    """The same values as a leaf, in float64: torch's own float32 rounding (its gelu cancels at -4) is not the question."""
+    """The same values as a contiguous leaf (torch's nll_loss goes backward for no other), in float64: torch's own float32 rounding
+    (its gelu cancels at -4) is not the question."""
     array = t.detach().numpy()
-    return torch.from_numpy(array.astype(np.float64 if array.dtype == np.float32 else array.dtype)).requires_grad_(t.requires_grad)
+    return torch.from_numpy(array.astype(np.float64 if array.dtype == np.float32 else array.dtype, order="C")).requires_grad_(t.requires_grad)
 
 
 def swapped(value, table):
