@@ -241,15 +241,18 @@ def sanitize(args):
     if shutil.which("gcc") is None:
         raise Failure("sanitize: needs gcc, whose sanitizer libraries are preloaded; on Debian: apt install gcc")
     flags = "-fsanitize=address,undefined"
-    env = {**os.environ, "CC": "gcc", "ONEMODEL_CFLAGS": f"{flags} -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -O1",
+    # -g1, lines only: with the variables too, the unrolled tiles of the products take gcc ten minutes.
+    env = {**os.environ, "CC": "gcc", "ONEMODEL_CFLAGS": f"{flags} -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1 -O1",
            "ONEMODEL_LDFLAGS": flags, "PYTHONPATH": str(copy)}
-    run(PYTHON, "setup.py", "--quiet", "build_clib", "build_ext", "--inplace", cwd=copy, env=env)
+    run(PYTHON, "setup.py", "--quiet", "build_clib", "build_ext", "--inplace", "--parallel", "2", cwd=copy, env=env)
     found = [run("gcc", f"-print-file-name=lib{name}.so", stdout=subprocess.PIPE, text=True).stdout.strip() for name in ("asan", "ubsan")]
     # The interpreter frees little at its end, so leaks are the pool tests' business. A request beyond all memory must give NULL, as malloc
     # does. PYTHONMALLOC: the interpreter's own allocator hides a use after free of an object.
     env |= {"LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1", "PYTHONMALLOC": "malloc",
             "UBSAN_OPTIONS": "print_stacktrace=1"}
-    command = [PYTHON, "-m", "pytest", "-m", "not checkout and not oracle", "-p", "no:cacheprovider", *args]
+    # These count the interpreter's own blocks, or limit the address space that the sanitizer reserves for itself.
+    unfit = ["--ignore=tests/test_check_zero_alloc.py", "--deselect=tests/test_pool.py::test_segments_come_and_go"]
+    command = [PYTHON, "-m", "pytest", "-n", "2", "-m", "not checkout and not oracle", "-p", "no:cacheprovider", *unfit, *args]
     return run(*command, cwd=copy, env=env, check=False).returncode
 
 
