@@ -13,7 +13,7 @@ enum { OM_GEMM_FIRST = 1, OM_GEMM_LAST = 2, OM_GEMM_BIAS_ROWS = 4 };
  * readable up to n rounded up to lanes. m is at most mr, n at most width(m, n). */
 typedef void om_tile_fn(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, ptrdiff_t csa, const float *b, ptrdiff_t rsb,
                         float *c, ptrdiff_t rsc, const float *bias, int flags);
-typedef void om_pack_fn(const float *src, ptrdiff_t ks, ptrdiff_t ws, ptrdiff_t k, ptrdiff_t w, float *dst);
+typedef void om_pack_fn(const float *src, ptrdiff_t ks, ptrdiff_t ws, ptrdiff_t k, ptrdiff_t w, ptrdiff_t width, float *dst);
 
 /* C[m][n] = A[m][k] · B[k][n] (+ bias) with A contiguous along k and B contiguous along k, csb between its columns; m at most thin_rows, n
  * whole groups: thin_columns, or a half or a quarter of them. */

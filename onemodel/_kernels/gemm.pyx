@@ -105,16 +105,14 @@ cdef void narrow_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_
         kk = min(p.kb, p.k - k0)
         flags = (OM_GEMM_FIRST if k0 == 0 else 0) | (OM_GEMM_LAST if k0 + kk >= p.k else 0)
         if p.pack_a:
-            for t in range(tiles):
-                i = i0 + t * p.mr
-                p.g.pack(p.a + i * p.rsa + k0 * p.csa, p.csa, p.rsa, kk, min(p.mr, i1 - i), ap + t * wa * kk)
+            p.g.pack(p.a + i0 * p.rsa + k0 * p.csa, p.csa, p.rsa, kk, i1 - i0, p.mr, ap)
         j = j0
         while j < j1:
             nn = p.g.width(p.mr, j1 - j)
             bt = p.b + k0 * p.rsb + j * p.csb
             rsb = p.rsb
             if p.pack_b or nn % p.g.lanes:
-                p.g.pack(bt, p.rsb, p.csb, kk, nn, bp)
+                p.g.pack(bt, p.rsb, p.csb, kk, nn, nn, bp)
                 bt = bp
                 rsb = round_up(nn, p.g.lanes)
             for t in range(tiles):
@@ -136,26 +134,33 @@ cdef inline float *panel(const Product *p, Py_ssize_t k0, Py_ssize_t kk, Py_ssiz
 
 
 cdef void wide_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_t j0, Py_ssize_t j1) noexcept nogil:
-    """Many row tiles over a packed B: a panel of A is packed into L1 and meets every panel of B, which stream from L2."""
-    cdef float a_room[16 * K_BLOCK + 16]
+    """Many row tiles over a packed B: some panels of A are packed, each of them stays in L1 and meets every panel of B, which stream from L2."""
+    cdef float a_room[A_BLOCK + 16]
     cdef float *ap = aligned(a_room)
     cdef const float *at
-    cdef Py_ssize_t k0 = 0, kk, i, j, mm, nn, rsa, csa
+    cdef Py_ssize_t wa = round_up(p.mr, p.g.lanes)
+    cdef Py_ssize_t k0 = 0, kk, i, j, mm, nn, rsa, csa, t, tiles
     cdef int flags
     while True:
         kk = min(p.kb, p.k - k0)
         flags = (OM_GEMM_FIRST if k0 == 0 else 0) | (OM_GEMM_LAST if k0 + kk >= p.k else 0)
         i = i0
+        tiles = 0
         while i < i1:
             mm = min(p.mr, i1 - i)
             at = p.a + i * p.rsa + k0 * p.csa
             rsa = p.rsa
             csa = p.csa
             if p.pack_a:
-                p.g.pack(at, csa, rsa, kk, mm, ap)
-                at = ap
+                if tiles == 0:
+                    tiles = min(A_BLOCK // (wa * max(kk, 1)), (i1 - i + p.mr - 1) // p.mr)
+                    p.g.pack(at, csa, rsa, kk, min(tiles * p.mr, i1 - i), p.mr, ap)
+                    t = 0
+                at = ap + t * wa * kk
                 rsa = 1
                 csa = round_up(mm, p.g.lanes)
+                t += 1
+                tiles -= 1
             j = j0
             while j < j1:
                 nn = min(p.g.nr, j1 - j)
@@ -206,12 +211,8 @@ cdef void run_piece(void *context, Py_ssize_t piece) noexcept nogil:
 cdef void pack_piece(void *context, Py_ssize_t piece) noexcept nogil:
     """One piece of the packed B: nc columns of one block of k."""
     cdef const Product *p = <const Product *>context
-    cdef Py_ssize_t k0 = piece // p.columns * p.kb, kk = min(p.kb, p.k - k0)
-    cdef Py_ssize_t j = piece % p.columns * p.nc, j1 = min(j + p.nc, p.n), nn
-    while j < j1:
-        nn = min(p.g.nr, j1 - j)
-        p.g.pack(p.b + k0 * p.rsb + j * p.csb, p.rsb, p.csb, kk, nn, panel(p, k0, kk, j))
-        j += nn
+    cdef Py_ssize_t k0 = piece // p.columns * p.kb, kk = min(p.kb, p.k - k0), j = piece % p.columns * p.nc
+    p.g.pack(p.b + k0 * p.rsb + j * p.csb, p.rsb, p.csb, kk, min(p.nc, p.n - j), p.g.nr, panel(p, k0, kk, j))
 
 
 cdef Py_ssize_t share(Py_ssize_t whole, Py_ssize_t most, Py_ssize_t unit) noexcept nogil:

@@ -61,31 +61,41 @@ static void pack_turned(const float *src, ptrdiff_t ws, ptrdiff_t k, ptrdiff_t w
     }
 }
 
-/* Columns that lie side by side: rows are copied. */
-static void pack_copied(const float *src, ptrdiff_t ks, ptrdiff_t k, ptrdiff_t w, float *dst) {
-    ptrdiff_t ld = panel_width(w), whole = w / LANES * LANES, rest = w - whole;
-    if (w == 2 * LANES) {
-        for (ptrdiff_t at = 0; at < k; at++, src += ks, dst += 2 * LANES) {
-            vf lo = vf_load(src), hi = vf_load(src + LANES);
-            vf_store(dst, lo);
-            vf_store(dst + LANES, hi);
+/* Columns that lie side by side: each row of the source is read from end to end and dealt out to the panels. */
+static void pack_copied(const float *src, ptrdiff_t ks, ptrdiff_t k, ptrdiff_t w, ptrdiff_t width, float *dst) {
+    const ptrdiff_t full = panel_width(width), apart = k * full;
+    for (ptrdiff_t at = 0; at < k; at++, src += ks) {
+        float *d = dst + at * full;
+        ptrdiff_t j = 0;
+        if (width == 2 * LANES)
+            for (; j + width <= w; j += width, d += apart) {
+                vf lo = vf_load(src + j), hi = vf_load(src + j + LANES);
+                vf_store(d, lo);
+                vf_store(d + LANES, hi);
+            }
+        for (; j < w; j += width, d += apart) {
+            const ptrdiff_t n = w - j < width ? w - j : width;
+            float *e = n == width ? d : dst + j / width * apart + at * panel_width(n);
+            ptrdiff_t i = 0;
+            for (; i + LANES <= n; i += LANES) vf_store(e + i, vf_load(src + j + i));
+            if (i < n) vf_store(e + i, vf_load_tail(src + j + i, n - i));
         }
-        return;
-    }
-    for (ptrdiff_t at = 0; at < k; at++, src += ks, dst += ld) {
-        for (ptrdiff_t i = 0; i < whole; i += LANES) vf_store(dst + i, vf_load(src + i));
-        if (rest) vf_store(dst + whole, vf_load_tail(src + whole, rest));
     }
 }
 
-/* dst[at][i] = src[at·ks + i·ws] for at < k, i < w, in rows of panel_width(w). Strides may be 0 or negative. */
-static void k_pack(const float *src, ptrdiff_t ks, ptrdiff_t ws, ptrdiff_t k, ptrdiff_t w, float *dst) {
-    if (ws == 1) pack_copied(src, ks, k, w, dst);
-    else if (ks == 1) pack_turned(src, ws, k, w, dst);
-    else {
-        ptrdiff_t ld = panel_width(w);
-        for (ptrdiff_t at = 0; at < k; at++, src += ks, dst += ld)
-            for (ptrdiff_t i = 0; i < ld; i++) dst[i] = src[(i < w ? i : 0) * ws];
+/* Panels of `width` columns, one after the other: panel p holds src[at·ks + (p·width + i)·ws] in row at < k, column i; a row has
+ * panel_width(width) floats, in a last narrower panel fewer. Strides may be 0 or negative. */
+static void k_pack(const float *src, ptrdiff_t ks, ptrdiff_t ws, ptrdiff_t k, ptrdiff_t w, ptrdiff_t width, float *dst) {
+    if (ws == 1) {
+        pack_copied(src, ks, k, w, width, dst);
+        return;
+    }
+    for (; w > 0; w -= width, src += width * ws, dst += k * panel_width(width)) {
+        const ptrdiff_t n = w < width ? w : width, ld = panel_width(n);
+        if (ks == 1) pack_turned(src, ws, k, n, dst);
+        else
+            for (ptrdiff_t at = 0; at < k; at++)
+                for (ptrdiff_t i = 0; i < ld; i++) dst[at * ld + i] = src[at * ks + (i < n ? i : 0) * ws];
     }
 }
 
