@@ -15,10 +15,10 @@ typedef void om_tile_fn(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, p
                         float *c, ptrdiff_t rsc, const float *bias, int flags);
 typedef void om_pack_fn(const float *src, ptrdiff_t ks, ptrdiff_t ws, ptrdiff_t k, ptrdiff_t w, ptrdiff_t width, float *dst);
 
-/* C[m][n] = A[m][k] · B[k][n] (+ bias) with A contiguous along k and B contiguous along k, csb between its columns; m at most thin_rows, n
- * whole groups: thin_columns, or a half or a quarter of them. */
-typedef void om_thin_fn(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,
-                        ptrdiff_t rsc, const float *bias, int flags);
+/* C[m][n] = A[m][k] · B[k][n] (+ bias), the rows of A and the columns of B contiguous along k, csb between columns; m at most thin_rows.
+ * Returns how many of the first columns it has done; fewer than eight are left. */
+typedef ptrdiff_t om_thin_fn(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,
+                             ptrdiff_t rsc, const float *bias, int flags);
 /* Columns that the next tile of m rows should take of so many left. */
 typedef ptrdiff_t om_width_fn(ptrdiff_t m, ptrdiff_t columns);
 
@@ -27,7 +27,7 @@ typedef struct om_gemm {
     om_width_fn *width;
     om_tile_fn *tile;
     om_pack_fn *pack;
-    ptrdiff_t thin_rows, thin_columns;
+    ptrdiff_t thin_rows;
     om_thin_fn *thin;
 } om_gemm;
 #endif
@@ -51,6 +51,9 @@ enum { MR = 6, VECTORS = 4 };
 enum { MR = 4, VECTORS = 2 };
 #define OM_TILE_ROWS(X) X(1) X(2) X(3) X(4)
 #endif
+
+/* Vectors in a line of cache, and rows of B fetched ahead: rows of a matrix lie on pages of their own, which no processor foresees. */
+enum { LINE = LANES < 16 ? 16 / LANES : 1, AHEAD = 8 };
 
 #define OM_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
@@ -80,6 +83,8 @@ OM_INLINE void gemm_tile(const int M, const int V, const int together, ptrdiff_t
     for (; k > 0; k--) {
         vf bv[8];
         OM_UNROLL for (int v = 0; v < V; v++) bv[v] = vf_load(b + v * LANES);
+        /* few rows go by short blocks of k, after which other rows follow */
+        if (M > MR / 2) OM_UNROLL for (int v = 0; v < V; v += LINE) __builtin_prefetch(b + AHEAD * rsb + v * LANES);
         b += rsb;
         OM_UNROLL for (int i = 0; i < M; i++) {
             vf av = vf_set(together ? a[i] : row[i / 3][i % 3 * rsa]);
@@ -158,5 +163,5 @@ static void k_tile(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, ptrdif
 
 #include "gemm_thin.h"
 
-#define OM_GEMM_INIT {LANES, MR, VECTORS * LANES, k_width, k_tile, k_pack, THIN_ROWS, THIN_COLUMNS, k_thin}
+#define OM_GEMM_INIT {LANES, MR, VECTORS * LANES, k_width, k_tile, k_pack, THIN_ROWS, k_thin}
 #endif

@@ -21,6 +21,7 @@ cdef extern from "kernels.h" nogil:
 
 cdef enum:
     K_BLOCK = 384               # steps of k per pass: a panel of B stays in L2, a panel of A in L1
+    FEW_ROWS_K_BLOCK = 32       # the same where one row tile reads B once: so many rows of B are read side by side, as memory likes
     A_BLOCK = 32768             # floats of A that one piece keeps packed on its stack
     B_PANEL = 16384             # floats of one panel of B packed on a piece's stack
     NARROW_TILES = 10           # up to so many row tiles each panel of B is used once and packed where it is used, or not at all
@@ -47,6 +48,7 @@ cdef struct Product:
     int bias_flag
     Py_ssize_t mr           # rows of a tile, balanced over m
     Py_ssize_t kb           # steps of k in one pass
+    bint wide               # many row tiles, over a packed B
     bint thin               # few rows, B contiguous along k
     bint pack_a
     bint pack_b
@@ -54,6 +56,7 @@ cdef struct Product:
     Py_ssize_t nc
     Py_ssize_t columns      # pieces beside each other
     float *packed           # the whole of B in panels for every piece, or NULL
+    float *packed_a         # the whole of A likewise where every piece needs all of it, or NULL
 
 
 cdef inline Py_ssize_t round_up(Py_ssize_t x, Py_ssize_t to) noexcept nogil:
@@ -95,7 +98,7 @@ cdef void narrow_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_
     """Few row tiles: for each panel of B all of them in turn, so that a panel is read or packed once."""
     cdef float a_room[A_BLOCK + 16]
     cdef float b_room[B_PANEL + 16]
-    cdef float *ap = aligned(a_room)
+    cdef float *ap = NULL
     cdef float *bp = aligned(b_room)
     cdef const float *bt
     cdef Py_ssize_t wa = round_up(p.mr, p.g.lanes), tiles = (i1 - i0 + p.mr - 1) // p.mr
@@ -104,7 +107,10 @@ cdef void narrow_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_
     while True:
         kk = min(p.kb, p.k - k0)
         flags = (OM_GEMM_FIRST if k0 == 0 else 0) | (OM_GEMM_LAST if k0 + kk >= p.k else 0)
-        if p.pack_a:
+        if p.packed_a != NULL:
+            ap = p.packed_a + k0 * tiles * wa
+        elif p.pack_a:
+            ap = aligned(a_room)
             p.g.pack(p.a + i0 * p.rsa + k0 * p.csa, p.csa, p.rsa, kk, i1 - i0, p.mr, ap)
         j = j0
         while j < j1:
@@ -118,7 +124,7 @@ cdef void narrow_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_
             for t in range(tiles):
                 i = i0 + t * p.mr
                 mm = min(p.mr, i1 - i)
-                if p.pack_a:
+                if ap != NULL:
                     tile(p, i, j, mm, nn, kk, ap + t * wa * kk, 1, round_up(mm, p.g.lanes), bt, rsb, flags)
                 else:
                     tile(p, i, j, mm, nn, kk, p.a + i * p.rsa + k0 * p.csa, p.rsa, p.csa, bt, rsb, flags)
@@ -173,26 +179,9 @@ cdef void wide_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_t 
 
 
 cdef void thin_piece(const Product *p, Py_ssize_t j0, Py_ssize_t j1) noexcept nogil:
-    """All rows, which are few, for some columns of a B that is contiguous along k; columns short of a group are packed."""
-    cdef float square[128]
-    cdef Py_ssize_t i, j, nn = p.g.thin_columns
-    cdef float *c
-    cdef const float *b
-    cdef const float *bias
-    while j1 - j0 >= p.g.thin_columns // 4:
-        while nn > j1 - j0:
-            nn //= 2
-        bias = p.bias if p.bias == NULL or p.bias_flag else p.bias + j0
-        c = p.c + j0 * p.csc
-        b = p.b + j0 * p.csb
-        if p.csc == 1:
-            p.g.thin(p.m, nn, p.k, p.a, p.rsa, b, p.csb, c, p.rsc, bias, p.bias_flag)
-        else:
-            p.g.thin(p.m, nn, p.k, p.a, p.rsa, b, p.csb, square, nn, bias, p.bias_flag)
-            for i in range(p.m):
-                for j in range(nn):
-                    c[i * p.rsc + j * p.csc] = square[i * nn + j]
-        j0 += nn
+    """All rows, which are few, for some columns of a B that is contiguous along k; what is short of a group is packed."""
+    cdef const float *bias = p.bias if p.bias == NULL or p.bias_flag else p.bias + j0
+    j0 += p.g.thin(p.m, j1 - j0, p.k, p.a, p.rsa, p.b + j0 * p.csb, p.csb, p.c + j0, p.rsc, bias, p.bias_flag)
     if j0 < j1:
         narrow_piece(p, 0, p.m, j0, j1)
 
@@ -215,6 +204,18 @@ cdef void pack_piece(void *context, Py_ssize_t piece) noexcept nogil:
     p.g.pack(p.b + k0 * p.rsb + j * p.csb, p.rsb, p.csb, kk, min(p.nc, p.n - j), p.g.nr, panel(p, k0, kk, j))
 
 
+cdef void pack_a_piece(void *context, Py_ssize_t piece) noexcept nogil:
+    """All rows of one block of k of a packed A."""
+    cdef const Product *p = <const Product *>context
+    cdef Py_ssize_t k0 = piece * p.kb, kk = min(p.kb, p.k - k0)
+    p.g.pack(p.a + k0 * p.csa, p.csa, p.rsa, kk, p.m, p.mr, p.packed_a + k0 * a_width(p))
+
+
+cdef inline Py_ssize_t a_width(const Product *p) noexcept nogil:
+    """Floats that one step of k takes in a packed A."""
+    return (p.m + p.mr - 1) // p.mr * round_up(p.mr, p.g.lanes)
+
+
 cdef Py_ssize_t share(Py_ssize_t whole, Py_ssize_t most, Py_ssize_t unit) noexcept nogil:
     """The even part of whole, in multiples of unit, that is at most about `most`."""
     cdef Py_ssize_t units = (whole + unit - 1) // unit
@@ -223,29 +224,28 @@ cdef Py_ssize_t share(Py_ssize_t whole, Py_ssize_t most, Py_ssize_t unit) noexce
 
 
 cdef void plan(Product *p) noexcept nogil:
-    """Everything that the shape decides: roles, tile, block of k, what is packed, pieces."""
+    """Everything that the shape decides: the tile, the block of k, what is packed."""
     cdef const om_gemm *g = p.g
-    cdef Py_ssize_t tiles
-    tiles = max((p.m + g.mr - 1) // g.mr, 1)
+    cdef Py_ssize_t tiles = max((p.m + g.mr - 1) // g.mr, 1)
+    p.wide = tiles > NARROW_TILES
+    if p.wide:
+        tiles = round_up(tiles, 2)  # so that two threads share them evenly
     p.mr = max((p.m + tiles - 1) // tiles, 1)
     p.packed = NULL
-    p.thin = p.m <= g.thin_rows and p.rsb == 1 and p.csb != 1 and p.csa == 1
+    p.packed_a = NULL
+    p.thin = p.m <= g.thin_rows and p.rsb == 1 and p.csb != 1 and p.csa == 1 and p.csc == 1
     p.pack_b = p.csb != 1
-    p.pack_a = p.n > 4 * g.nr
-    p.kb = K_BLOCK
-    if p.csb == 1 and tiles == 1 and not p.pack_b:
-        p.kb = 32
-    p.kb = min(p.kb, B_PANEL // g.width(p.mr, p.n) if p.n else p.kb)
+    # Broadcasts read A where it is, unless its rows share one set of L1 (a multiple of 4 KB apart) or its elements are spread over
+    # lines, and it is read often.
+    p.pack_a = p.rsa != 1 and (p.csa != 1 or p.rsa % 1024 == 0) and p.m > 1 and p.n > 2 * g.nr
+    if tiles == 1 and not p.pack_b:
+        p.kb = FEW_ROWS_K_BLOCK
+    else:
+        p.kb = min(K_BLOCK, B_PANEL // g.width(p.mr, max(p.n, 1)))
     if p.pack_a:
         p.kb = min(p.kb, A_BLOCK // (min(tiles, NARROW_TILES) * round_up(p.mr, g.lanes)))
     if p.k > 0:
         p.kb = share(p.k, p.kb, 1)
-    if tiles > NARROW_TILES:
-        p.pack_b = True
-
-
-cdef bint is_wide(const Product *p) noexcept nogil:
-    return p.m > NARROW_TILES * p.g.mr
 
 
 cdef Py_ssize_t cut(Product *p, Py_ssize_t items) noexcept nogil:
@@ -260,7 +260,7 @@ cdef Py_ssize_t cut(Product *p, Py_ssize_t items) noexcept nogil:
     if madds < 2 * least:
         return 1
     if p.packed == NULL:
-        width = p.g.thin_columns if p.thin else p.g.width(p.mr, p.n)
+        width = p.g.width(p.mr, p.n)
         p.nc = share(p.n, max(<Py_ssize_t>(least / (<double>p.m * max(p.k, 1))), width), width)
     else:
         p.nc = share(p.n, WIDE_COLUMNS, p.g.nr)
@@ -287,11 +287,18 @@ cdef int multiply(Product *p) noexcept nogil:
     if p.m == 0 or p.n == 0:
         return 0
     plan(p)
-    if is_wide(p) and p.k > 0 and pack_whole(p):
+    if p.wide and p.k > 0 and pack_whole(p):
         return -1
-    parallel(run_piece, p, cut(p, 1))
+    cdef Py_ssize_t pieces = cut(p, 1)
+    if p.pack_a and pieces > 1 and p.packed == NULL:
+        p.packed_a = <float *>take(<size_t>(a_width(p) * p.k) * sizeof(float))  # without memory each piece packs its own
+        if p.packed_a != NULL:
+            parallel(pack_a_piece, p, (p.k + p.kb - 1) // p.kb)
+    parallel(run_piece, p, pieces)
     if p.packed != NULL:
         give(p.packed)
+    if p.packed_a != NULL:
+        give(p.packed_a)
     return 0
 
 
@@ -420,7 +427,7 @@ cdef int gemm_batched(int mode, int ndim, const Py_ssize_t *shape, const Py_ssiz
     if one_b and k > 0 and (t.p.pack_b or t.items * m > NARROW_TILES * t.p.mr):
         if pack_whole(&t.p):
             return -1
-    elif is_wide(&t.p) and <double>m * n * k > 4 * least:
+    elif t.p.wide and <double>m * n * k > 4 * least:
         for i in range(t.items):
             select_item(&t, i, &p)
             status = multiply(&p)
@@ -428,7 +435,7 @@ cdef int gemm_batched(int mode, int ndim, const Py_ssize_t *shape, const Py_ssiz
                 return status
         return 0
     t.blocks = 1
-    if t.p.packed != NULL or not is_wide(&t.p):
+    if t.p.packed != NULL or not t.p.wide:
         t.blocks = cut(&t.p, t.items)
     t.group = 1
     if t.blocks == 1:

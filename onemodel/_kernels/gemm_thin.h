@@ -4,11 +4,11 @@
 #define OM_GEMM_THIN_LOOPS
 
 #if defined(__AVX2__)
-/* M rows by four groups of eight columns: 16 accumulators beside the 8 transposed vectors of 32 registers, or 8 of 16. */
+/* M rows by one or two groups of eight columns: 8 accumulators beside the 8 transposed vectors and what they are made from. */
 #if defined(__AVX512VL__)
-enum { THIN_ROWS = 4, THIN_COLUMNS = 32 };
+enum { THIN_ROWS = 4 };
 #else
-enum { THIN_ROWS = 2, THIN_COLUMNS = 32 };
+enum { THIN_ROWS = 2 };
 #endif
 
 OM_INLINE __m256 canon8(__m256 v) {
@@ -18,7 +18,7 @@ OM_INLINE __m256 canon8(__m256 v) {
 /* Columns come in whole groups of eight: G of them. */
 OM_INLINE void thin(const int M, const int G, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,
                     ptrdiff_t rsc, const float *bias, int flags) {
-    __m256 acc[THIN_ROWS][4];
+    __m256 acc[THIN_ROWS][2];
     OM_UNROLL for (int i = 0; i < M; i++) OM_UNROLL for (int g = 0; g < G; g++) acc[i][g] = _mm256_setzero_ps();
     for (; k > 0; k -= 16, b += 16, a += 16) {
         const int whole = k >= 16, left = whole ? 0 : (int)k; /* 16 floats are a line of cache: a column's line is used in one visit */
@@ -46,16 +46,20 @@ OM_INLINE void thin(const int M, const int G, ptrdiff_t k, const float *a, ptrdi
     }
 }
 
+/* Sixteen columns at a time keep two chains going; eight where columns are a multiple of 4 KB apart, whose lines share one set of L1. */
 #define OM_THIN(M)                                                                                                                        \
-    static void thin_##M(ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c, ptrdiff_t rsc,  \
-                         const float *bias, int flags) {                                                                                  \
-        if (n == 32) thin(M, 4, k, a, rsa, b, csb, c, rsc, bias, flags);                                                             \
-        else if (n == 16) thin(M, 2, k, a, rsa, b, csb, c, rsc, bias, flags);                                                        \
-        else thin(M, 1, k, a, rsa, b, csb, c, rsc, bias, flags);                                                                     \
+    static ptrdiff_t thin_##M(ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,           \
+                              ptrdiff_t rsc, const float *bias, int flags) {                                                              \
+        const ptrdiff_t beside = flags & OM_GEMM_BIAS_ROWS ? 0 : 1;                                                                       \
+        ptrdiff_t j = 0;                                                                                                                  \
+        if (csb % 1024)                                                                                                                   \
+            for (; j + 16 <= n; j += 16) thin(M, 2, k, a, rsa, b + j * csb, csb, c + j, rsc, bias ? bias + j * beside : 0, flags);        \
+        for (; j + 8 <= n; j += 8) thin(M, 1, k, a, rsa, b + j * csb, csb, c + j, rsc, bias ? bias + j * beside : 0, flags);              \
+        return j;                                                                                                                         \
     }
 OM_THIN(1) OM_THIN(2)
-typedef void thin_fn(ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c, ptrdiff_t rsc,
-                     const float *bias, int flags);
+typedef ptrdiff_t thin_fn(ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c, ptrdiff_t rsc,
+                          const float *bias, int flags);
 #if defined(__AVX512VL__)
 OM_THIN(3) OM_THIN(4)
 static thin_fn *const thins[THIN_ROWS] = {thin_1, thin_2, thin_3, thin_4};
@@ -63,13 +67,13 @@ static thin_fn *const thins[THIN_ROWS] = {thin_1, thin_2, thin_3, thin_4};
 static thin_fn *const thins[THIN_ROWS] = {thin_1, thin_2};
 #endif
 
-static void k_thin(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,
-                   ptrdiff_t rsc, const float *bias, int flags) {
-    thins[m - 1](n, k, a, rsa, b, csb, c, rsc, bias, flags);
+static ptrdiff_t k_thin(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,
+                        ptrdiff_t rsc, const float *bias, int flags) {
+    return thins[m - 1](n, k, a, rsa, b, csb, c, rsc, bias, flags);
 }
 #else
 /* Without wide registers packing wins: no rows are thin. */
-enum { THIN_ROWS = 0, THIN_COLUMNS = 0 };
+enum { THIN_ROWS = 0 };
 #define k_thin 0
 #endif
 
