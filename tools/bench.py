@@ -232,9 +232,9 @@ def measure(row, threads, modes, samples, peer=None):
     if peer:
         peer.set_num_threads(threads)
     runs = []  # (mode or None for the peer, function, calls)
+    function = row.make(Ours)  # one for both modes: where its tensors lie in memory must not tell the modes apart
     for mode in modes:
         with om.arithmetic(mode):
-            function = row.make(Ours)
             runs.append((mode, function, calls_for(function, clock)))
     if peer:
         function = row.make(peer)
@@ -285,11 +285,11 @@ def measure_limits():
 
 
 def import_seconds(name, runs=5):
-    """What importing the library takes when NumPy is there already: the median of fresh interpreters."""
-    code = f"import time, numpy\nstart = time.perf_counter()\nimport {name}\nprint(time.perf_counter() - start)"
+    """What importing the library takes when NumPy is there already: the least of fresh interpreters, for the first reads from disk."""
+    code = f"import time, numpy\nstart = time.process_time()\nimport {name}\nprint(time.process_time() - start)"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TOOLS.parent), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-c", code]
-    return statistics.median(float(subprocess.run(command, env=env, check=True, capture_output=True).stdout) for _ in range(runs))
+    return min(float(subprocess.run(command, env=env, check=True, capture_output=True).stdout) for _ in range(runs))
 
 
 # -- telling --------------------------------------------------------------------------------------------------------------------
