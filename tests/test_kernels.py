@@ -93,6 +93,15 @@ def test_exact_bits_agree_on_all_instruction_sets(name):
         assert nans.size and (nans == 0x7FC00000).all()
 
 
+@pytest.mark.parametrize("name", ["exp", "sigmoid"])
+def test_lanes_in_doubt_take_the_double_form(name):
+    """Near the middle between two floats a pair of floats cannot tell which is nearer; one lane of 700 is so near."""
+    x = np.random.default_rng(6).uniform(-100, 20, 1 << 19).astype(F)
+    want = probe.run(name, x, mode=1, isa="scalar")
+    for isa in ISAS:
+        assert np.array_equal(bits(probe.run(name, x, mode=1, isa=isa)), bits(want)), isa
+
+
 def test_where_keeps_payloads():
     for isa, mode in BOTH:
         signalling = np.array([0x7F812345, 0xFFFFFFFF], np.uint32).view(F)

@@ -51,6 +51,7 @@ def worst(f, coefficients, lo, hi, weight):
 
 HALF_LN2 = mp.log(2) / 2 * (1 + mp.mpf(2) ** -20)  # the rounding of x / ln 2 may pass one half by a hair
 QUARTER_PI = mp.pi / 4 * (1 + mp.mpf(2) ** -20)
+THIRTYSECOND_LN2 = mp.log(2) / 32 * (1 + mp.mpf(2) ** -12)  # here the rounding is that of a float
 ATANH_TOP = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * (1 + mp.mpf(2) ** -20)
 
 
@@ -91,6 +92,8 @@ TABLE = {
             "(2 atanh s / s - 2) / z, z = s^2"),
     "MILLS": (mills_of, MILLS_LO, 1, 14, to_double, lambda q: 1 / mills_of(q), "e^(t^2/2) Phi(-t) / q, q = 1 / (1 + 0.3 t)"),
     "EXP_FLOAT": (over_r2, -HALF_LN2, HALF_LN2, 5, to_float, lambda r: r**2 / mp.exp(r), "(e^r - 1 - r) / r^2"),
+    "EXP_SIXTEENTH": (over_r2, -THIRTYSECOND_LN2, THIRTYSECOND_LN2, 2, to_float, lambda r: r**2 / mp.exp(r), "(e^r - 1 - r) / r^2"),
+    "EXP_SIXTEENTH_SHORT": (over_r2, -THIRTYSECOND_LN2, THIRTYSECOND_LN2, 1, to_float, lambda r: r**2 / mp.exp(r), "(e^r - 1 - r) / r^2"),
     "LOG_FLOAT": (log_tail, mp.sqrt(mp.mpf(1) / 2) - 1, mp.sqrt(2) - 1, 7, to_float, lambda f: f**3 / mp.log1p(f),
                   "(log(1 + f) - f + f^2/2) / f^3"),
 }
@@ -120,6 +123,16 @@ def mills_pieces(degree):
     return [list(row) for row in zip(*columns, strict=True)], bound
 
 
+def print_sixteenths():
+    powers = [mp.mpf(2) ** (mp.mpf(i) / 16) for i in range(16)]
+    nearest = [to_float(power) for power in powers]
+    bits = [struct.unpack("I", struct.pack("f", float(power)))[0] - (i << 19) for i, power in enumerate(nearest)]
+    print("/* SIXTEENTHS: 2^(i/16), what the nearest float lacks relative to it, and the float less i << 19 in its bits */")
+    for row in (nearest, [to_float(power / near - 1) for power, near in zip(powers, nearest, strict=True)],
+                [struct.unpack("f", struct.pack("I", b))[0] for b in bits]):
+        print("    {" + ", ".join(f"{float(x):.9g}f" for x in row) + "},")
+
+
 def print_mills_pieces():
     rows, bound = mills_pieces(6)
     print(f"/* MILLS_PIECES: relative error 2^{float(mp.log(bound, 2)):.1f} */")
@@ -127,12 +140,15 @@ def print_mills_pieces():
         print("    {" + ", ".join(f"{float(x):.9g}" for x in row) + "},")
 
 
+PRINTERS = {"SIXTEENTHS": print_sixteenths, "MILLS_PIECES": print_mills_pieces}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help=f"which of {', '.join(TABLE)}, MILLS_PIECES (default: all)")
-    for name in parser.parse_args().names or [*TABLE, "MILLS_PIECES"]:
-        if name == "MILLS_PIECES":
-            print_mills_pieces()
+    parser.add_argument("names", nargs="*", help=f"which of {', '.join([*TABLE, *PRINTERS])} (default: all)")
+    for name in parser.parse_args().names or [*TABLE, *PRINTERS]:
+        if name in PRINTERS:
+            PRINTERS[name]()
             continue
         f, lo, hi, degree, rounded, weight, what = TABLE[name]
         c = fit(f, lo, hi, degree, rounded, weight)

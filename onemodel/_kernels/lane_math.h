@@ -106,9 +106,32 @@ static const float MILLS_PIECES[PIECE_LOW + PIECE_DEGREE + 1][16] = {
 };
 /* as EXP, relative error of e^r 2^-32.9 */
 static const float EXP_FLOAT[] = {0.5f, 0.166666642f, 0.0416664593f, 0.00833389536f, 0.00139354158f, 0.000195702189f};
+/* 2^(i/16): the nearest float; what it lacks, relative to it; and the first less i << 19 in its bits, so that adding (16 k + i) << 19 to
+ * them gives 2^(k + i/16) */
+enum { POWER, POWER_REST, POWER_BITS };
+static const float SIXTEENTHS[][16] = {
+    {1.0f, 1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f, 1.29683959f, 1.35425556f,
+     1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f, 1.68179286f, 1.75625217f, 1.8340081f, 1.91520655f},
+    {0.0f, 4.62854715e-08f, -1.19921575e-08f, 4.72978243e-08f, 3.19341815e-08f, 3.62105723e-08f, -3.09907193e-08f, -7.47521334e-09f,
+     1.71142709e-08f, -3.04768335e-08f, 5.23333421e-09f, 6.10759177e-09f, -1.47196051e-08f, -5.25879518e-09f, -6.12825968e-09f, 5.14060927e-09f},
+    {1.0f, 0.990886867f, 0.982753873f, 0.97564429f, 0.969603539f, 0.964678884f, 0.960919797f, 0.958377779f,
+     0.957106769f, 0.957163095f, 0.958605409f, 0.961495161f, 0.965896428f, 0.971876085f, 0.979504049f, 0.988853276f}};
+/* as EXP on |r| <= ln 2 / 32, relative error of e^r 2^-37.4, and 2^-29.2 for the short one */
+static const float EXP_SIXTEENTH[] = {0.5f, 0.166670084f, 0.0416670479f};
+static const float EXP_SIXTEENTH_SHORT[] = {0.500016272f, 0.1666684f};
 /* (log(1 + f) - f + f^2/2) / f^3, sqrt(1/2) - 1 <= f <= sqrt 2 - 1; relative error of log 2^-27.1 */
 static const float LOG_FLOAT[] = {0.333333552f, -0.250008523f, 0.199997663f, -0.166213155f,
                                   0.142280996f, -0.132034585f, 0.126151875f, -0.0735380277f};
+
+/* Adding this leaves a float rounded to an integer, which its low bits then hold; below, the same for a double. */
+#define FLOAT_SHIFT 0x1.8p23f
+/* a times 2 to the power floor(k), rounded once; k in sixteenths, |k| <= 252. AVX-512 has an instruction, elsewhere two normal factors. */
+#ifndef vf_scale
+static inline vf vf_scale(vf a, vf k) {
+    vi n = vi_add(vi_round(vf_sub(k, vf_set(0.46875f))), vi_set(254));
+    return vf_mul(vf_mul(a, vf_bits(vi_shl(vi_shr(n, 1), 23))), vf_bits(vi_shl(vi_shr(vi_add(n, vi_set(1)), 1), 23)));
+}
+#endif
 
 /* -- exp: x = k ln 2 + r, |r| <= ln 2 / 2 ---------------------------------------------------------------------------------------- */
 /* Adding this leaves a double rounded to an integer, which its low bits then hold (and 2 to that power is one shift away). */
@@ -132,16 +155,54 @@ static inline vw vw_exp(vw x, int full) {
     vw t, q = exp_reduced(x, &t, full);
     return vw_scale(vw_add(vw_set(1.0), q), t);
 }
+/* e^x = high + low by floats, x = n ln 2 / 16 + h, e^x = 2^(n/16) (1 + rest) (1 + h + square): needs the fused step, so that h and the
+ * products are exact. The result has its power of two if `scaled` (|x| <= 80 then), else it wants 2 to the floor(*k). *low is less than half
+ * a unit of high; together they err by less than 2^-34.4 of e^x and, before the scaling, than 2^-33.6. */
+static inline vf pair_exp(vf x, int scaled, vf *low, vf *k) {
+    vf t = vf_fma(x, vf_set(23.0831203f), vf_set(FLOAT_SHIFT)), n = vf_sub(t, vf_set(FLOAT_SHIFT));
+    vf h = vf_fma(n, vf_set(-0.0433216989f), x), power = vf_lookup(SIXTEENTHS[scaled ? POWER_BITS : POWER], vi_bits(t));
+    if (scaled) power = vf_bits(vi_add(vi_bits(power), vi_shl(vi_bits(t), 19)));
+    vf p = vf_fma(vf_fma(h, vf_set(EXP_SIXTEENTH[2]), vf_set(EXP_SIXTEENTH[1])), h, vf_set(EXP_SIXTEENTH[0]));
+    vf square = vf_mul(vf_mul(h, h), p), rest = vf_fma(n, vf_set(1.19040888e-10f), vf_lookup(SIXTEENTHS[POWER_REST], vi_bits(t)));
+    vf grown = vf_fma(power, h, power), lost = vf_fma(power, h, vf_sub(power, grown)), high = vf_fma(power, square, grown);
+    *low = vf_fma(high, rest, vf_add(vf_sub(grown, high), vf_fma(power, square, lost)));
+    *k = vf_mul(n, vf_set(0.0625f));
+    return high;
+}
+/* Exact mode takes a pair of floats where its error leaves no doubt which float is nearest, and double lanes for the few vectors with a
+ * lane in doubt: so the bits are those of the double lanes, which instruction sets without the fused step always take. Not inlined: the
+ * loops keep their registers. */
+#define OM_IN_DOUBT(m) __builtin_expect(vm_any(m), 0)
+#define OM_RARE static __attribute__((noinline, cold))
+
 /* Below -104 the result is less than half the least float, above 89 it exceeds the largest one. */
+OM_RARE vf double_exp(vf x) { return vf_from_vw(vw_exp(vw_from_vf(x), 1)); }
 static inline vf exact_exp(vf x) {
     x = vf_clip(x, -104.0f, 89.0f);
-    return vf_from_vw(vw_exp(vw_from_vf(x), 1));
+    if (!HAS_FMA) return vf_from_vw(vw_exp(vw_from_vf(x), 1));
+    const vf error = vf_set(0x1.7p-34f);
+    vf low, k, high = pair_exp(x, 0, &low, &k), up = vf_add(high, vf_add(low, error)), y = vf_scale(up, k);
+    /* a subnormal result would be rounded twice */
+    vm doubt = vm_or(vf_lt(vf_add(high, vf_sub(low, error)), up), vm_and(vf_lt(vf_set(-104.0f), x), vf_lt(x, vf_set(-87.3f))));
+    return OM_IN_DOUBT(doubt) ? vf_select(doubt, double_exp(x), y) : y;
 }
 /* 1 / (1 + e^-x) */
 static inline vw vw_sigmoid(vw x) { return vw_div(vw_set(1.0), vw_add(vw_set(1.0), vw_exp(vw_xor(x, vw_set(-0.0)), 0))); }
+OM_RARE vf double_sigmoid(vf x) { return vf_from_vw(vw_sigmoid(vw_from_vf(vf_clip(x, -104.0f, 104.0f)))); }
+/* With e = e^-|x|: 1 / (1 + e) or e / (1 + e), by one division and the exact remainder. An error of e counts by its share e / (1 + e)^2;
+ * below -70, where the pair of e may not be normal, the doubt exceeds a unit. */
 static inline vf exact_sigmoid(vf x) {
-    x = vf_clip(x, -104.0f, 104.0f);
-    return vf_from_vw(vw_sigmoid(vw_from_vf(x)));
+    if (!HAS_FMA) return vf_from_vw(vw_sigmoid(vw_from_vf(vf_clip(x, -104.0f, 104.0f))));
+    const vf minus_one = vf_set(-1.0f), zero = vf_set(0.0f);
+    vf rest, k, e = pair_exp(vf_max(vf_set(-80.0f), vf_neg(vf_abs(x))), 1, &rest, &k);
+    vf minus_d = vf_sub(minus_one, e), lost = vf_sub(vf_sub(vf_sub(minus_one, minus_d), e), rest), inverse = vf_div(minus_one, minus_d);
+    vm negative = vf_lt(x, zero);
+    vf n = vf_select(negative, e, vf_set(1.0f)), y = vf_mul(n, inverse);
+    vf left = vf_mul(vf_fma(lost, y, vf_select(negative, rest, zero)), inverse);
+    left = vf_fma(vf_fma(minus_d, y, n), inverse, left);
+    vf error = vf_fma(vf_min(e, vf_set(0.25f)), vf_set(0x1p-34f), vf_set(0x1p-123f)), up = vf_add(y, vf_add(left, error));
+    vm doubt = vf_lt(vf_add(y, vf_sub(left, error)), up);
+    return OM_IN_DOUBT(doubt) ? vf_select(doubt, double_sigmoid(x), up) : up;
 }
 /* (e^2a - 1) / (e^2a + 1) with e^2a - 1 = 2^k (e^r - 1) + (2^k - 1), which keeps its relative accuracy down to 0 */
 static inline vw vw_tanh(vw a) {
@@ -312,7 +373,6 @@ static inline vf lane_pow(vf a, vf b) {
 }
 
 /* -- the float forms of fast mode ----------------------------------------------------------------------------------------------------- */
-#define FLOAT_SHIFT 0x1.8p23f
 /* e^r - 1 = *high + *low, where high is exact in r; FLOAT_SHIFT + k */
 static inline vf fast_reduced(vf x, vf *high, vf *low) {
     vf t = vf_madd(x, vf_set(1.44269504f), vf_set(FLOAT_SHIFT)), k = vf_sub(t, vf_set(FLOAT_SHIFT));
@@ -324,23 +384,21 @@ static inline vf fast_reduced(vf x, vf *high, vf *low) {
 }
 /* -104 <= x <= 89 */
 static inline vf fast_exp_inside(vf x) {
-    vf high, low, t = fast_reduced(x, &high, &low), p = vf_add(vf_set(1.0f), vf_add(high, low));
-#ifdef vf_scale /* the same bits in one operation */
-    return vf_scale(p, vf_sub(t, vf_set(FLOAT_SHIFT)));
-#else
-    /* 2^k in two normal factors, so that a subnormal result is rounded once */
-    vi n = vi_add(vi_bits(t), vi_set(254 - 0x4B400000));
-    vi half = vi_shr(n, 1), rest = vi_shr(vi_add(n, vi_set(1)), 1);
-    return vf_mul(vf_mul(p, vf_bits(vi_shl(half, 23))), vf_bits(vi_shl(rest, 23)));
-#endif
+    vf t = vf_madd(x, vf_set(23.0831203f), vf_set(FLOAT_SHIFT)), n = vf_sub(t, vf_set(FLOAT_SHIFT));
+    vf h = vf_madd(n, vf_set(-0.0433197021484375f), x); /* exact: this part of ln 2 / 16 has 12 bits */
+    vf rest = vf_madd(n, vf_set(-1.99663646e-06f), vf_lookup(SIXTEENTHS[POWER_REST], vi_bits(t)));
+    vf r = vf_add(h, rest), p = vf_madd(r, vf_set(EXP_SIXTEENTH_SHORT[1]), vf_set(EXP_SIXTEENTH_SHORT[0]));
+    vf power = vf_lookup(SIXTEENTHS[POWER], vi_bits(t));
+    return vf_scale(vf_madd(power, vf_madd(vf_mul(r, r), p, r), power), vf_mul(n, vf_set(0.0625f)));
 }
 static inline vf fast_exp(vf x) { return fast_exp_inside(vf_clip(x, -104.0f, 89.0f)); }
-/* With e = e^-|x|, which cannot overflow: 1 / (1 + e) or e / (1 + e), corrected by what the sum 1 + e lost (1 / (1 + e) is 0.7 or so). */
+/* With e = e^-|x|, which cannot overflow: 1 / (1 + e) or e / (1 + e), corrected by what the sum and the division lost: needs the fused step. */
 static inline vf fast_sigmoid(vf x) {
-    const vf one = vf_set(1.0f);
-    vf e = fast_exp_inside(vf_max(vf_set(-104.0f), vf_neg(vf_abs(x)))), d = vf_add(one, e), lost = vf_add(vf_sub(one, d), e);
-    vf y = vf_div(vf_select(vf_lt(x, vf_set(0.0f)), e, one), d);
-    return vf_madd(vf_mul(y, lost), vf_set(-0.7f), y);
+    const vf minus_one = vf_set(-1.0f);
+    vf e = fast_exp_inside(vf_max(vf_set(-104.0f), vf_neg(vf_abs(x)))), minus_d = vf_sub(minus_one, e);
+    vf minus_lost = vf_sub(vf_sub(minus_one, minus_d), e), inverse = vf_div(minus_one, minus_d);
+    vf n = vf_select(vf_lt(x, vf_set(0.0f)), e, vf_set(1.0f)), y = vf_mul(n, inverse);
+    return vf_fma(vf_fma(minus_lost, y, vf_fma(minus_d, y, n)), inverse, y);
 }
 static inline vf fast_tanh(vf x) {
     vf a = vf_min(vf_set(10.0f), vf_abs(x)), high, low, t = fast_reduced(vf_add(a, a), &high, &low);
@@ -390,11 +448,8 @@ static inline vf float_gelu_erf(vf x) {
     v = vf_fma(sum, high, vf_fma(sum, low, v));
 #endif
 
-    /* 2^k may be subnormal, and is 0 where the result is: two normal factors */
-    vi exponent = vi_add(vi_bits(shifted), vi_set(254 - 0x4B400000));
-    vf scale = vf_mul(vf_bits(vi_shl(vi_shr(exponent, 1), 23)), vf_bits(vi_shl(vi_shr(vi_add(exponent, vi_set(1)), 1), 23)));
-    a = vf_mul(a, scale);
-    v = vf_mul(v, scale);
+    a = vf_scale(a, k);
+    v = vf_scale(v, k);
     vf y = vf_sub(base, a);
     if (OM_EXACT) v = vf_sub(v, vf_sub(vf_sub(base, y), a)); /* and the rounding error of y */
     y = vf_with_sign(vf_abs(vf_sub(y, v)), x);
@@ -404,7 +459,7 @@ static inline vf float_gelu_erf(vf x) {
 /* -- the function of the mode ---------------------------------------------------------------------------------------------------------- */
 static inline vf lane_exp(vf x) { return OM_EXACT ? exact_exp(x) : fast_exp(x); }
 static inline vf lane_log(vf x) { return OM_EXACT ? exact_log(x) : fast_log(x); }
-static inline vf lane_sigmoid(vf x) { return OM_EXACT ? exact_sigmoid(x) : fast_sigmoid(x); }
+static inline vf lane_sigmoid(vf x) { return OM_EXACT || !HAS_FMA ? exact_sigmoid(x) : fast_sigmoid(x); }
 static inline vf lane_tanh(vf x) { return OM_EXACT ? exact_tanh(x) : fast_tanh(x); }
 static inline vf lane_gelu_erf(vf x) { return OM_EXACT || HAS_FMA ? float_gelu_erf(x) : exact_gelu_erf(x); }
 

@@ -6,6 +6,7 @@
  *   _tail: the first n lanes, 0 < n < LANES; the others are 0 on load and untouched on store.
  *   vf_fma: one rounding. vf_madd: fast mode's a·b + c, fused where that is one instruction.
  *   vf_max: a > b ? a : b, vf_min: a < b ? a : b (so b where either is NaN or both are zero). vf_select: m ? a : b.
+ *   vf_scale: stands in lane_math.h, except where it is one instruction.
  *   HAS_FMA: vf_fma is one instruction. vf_lookup: entry i mod 16 of a table of sixteen.
  *   vf_bits and vi_bits reinterpret; vi_round rounds to nearest even, |a| < 2^31; vi_shr and vd_shr shift zeros in, k is a constant;
  *   vd_and, vd_xor, vd_shl, vd_shr and vd_iadd (64-bit integer sum) work on the bits of doubles. */
