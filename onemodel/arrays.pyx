@@ -130,7 +130,7 @@ def from_numpy(array):
     return new_view(base, rank, dims, steps, -low)
 
 
-def array_view(Tensor t, str op):
+def array_view(Tensor t not None, str op):
     """A NumPy array on the tensor's memory, also for one that requires a gradient (for in-place kernels and files)."""
     cdef char *p = data_of(t, op)
     cdef cnp.npy_intp[MAX_NDIM] dims

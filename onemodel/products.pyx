@@ -94,20 +94,23 @@ cdef Tensor folded(Tensor t, str op):
     """[..., r, c] as [rows, c]: a view where the leading dimensions lie evenly in memory, else a contiguous copy."""
     cdef Py_ssize_t[2] dims
     cdef Py_ssize_t[2] steps
-    cdef Py_ssize_t rows = 1
+    cdef Py_ssize_t rows = 1, row_step = t.dims[t.rank - 1], next_step = 0
     cdef int i
-    cdef bint even = True
-    for i in range(t.rank - 1):
+    cdef bint even = True, innermost = True
+    for i in range(t.rank - 2, -1, -1):
         rows *= t.dims[i]
-    for i in range(t.rank - 2):
-        if t.dims[i] != 1 and t.steps[i] != t.steps[i + 1] * t.dims[i + 1]:
+        if t.dims[i] == 1:  # its stride means nothing
+            continue
+        if innermost:
+            row_step, innermost = t.steps[i], False
+        elif t.steps[i] != next_step:
             even = False
-    if t.count == 0:
-        even = True
+        next_step = t.steps[i] * t.dims[i]
     dims[0], dims[1] = rows, t.dims[t.rank - 1]
-    if not even:
+    if t.count and not even:
         t = densely(t, op)
-    steps[0], steps[1] = t.steps[t.rank - 2], t.steps[t.rank - 1]
+        row_step = t.dims[t.rank - 1]
+    steps[0], steps[1] = row_step, t.steps[t.rank - 1]
     return new_view(t, 2, dims, steps, t.offset)
 
 

@@ -483,6 +483,21 @@ class ControlWord:
         self.call(0)
 
 
+def test_M04_leading_sizes_of_one_have_no_stride(path):
+    x = om.tensor(np.random.default_rng(4).normal(size=(2, 8, 5)).astype(np.float32))
+    w = om.tensor(np.random.default_rng(5).normal(size=(3, 5)).astype(np.float32))
+    for view in (x.flip(1).unsqueeze(1), x.flip(1).unsqueeze(2), x.reshape(2, 1, 8, 5).flip(2), x[:, :1].unsqueeze(2), x[:, None, 2:3], x[:1].expand(4, 8, 5)):
+        flat = om.tensor(np.ascontiguousarray(view.numpy()).reshape(-1, 5))
+        expected = (flat @ w.T).tolist()
+        for product in (lambda v: om.linear(v, w), lambda v: v @ w.T):
+            y = view.detach().requires_grad_()
+            result = product(y)
+            assert result.reshape(-1, 3).tolist() == expected
+            g = om.tensor(np.random.default_rng(6).normal(size=(*result.shape[::-1],)).astype(np.float32)).permute(*range(result.ndim - 1, -1, -1))
+            result.backward(g)
+            close(y.grad, g.numpy().astype(np.float64) @ w.numpy().astype(np.float64), 1e-4)
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="sets MXCSR, which is x86-64's")
 @pytest.mark.parametrize("threads", [1, 8])
 def test_D02_the_callers_flush_mode_neither_matters_nor_changes(path, threads):

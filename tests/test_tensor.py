@@ -564,3 +564,9 @@ def test_readers_on_many_threads():
     for t in threads:
         t.join(120)
     assert not errors and set(found) == {expected} and len(found) == 160
+
+
+def test_a_method_called_with_none_for_self():
+    for name in ("tolist", "sha256", "__deepcopy__", "__reduce_ex__"):
+        with pytest.raises((TypeError, AttributeError)):
+            getattr(om.Tensor, name)(None, *([{}] if "deep" in name else [2] if "reduce" in name else []))
