@@ -50,7 +50,10 @@ cdef Tensor as_tensor(object value, int code, str op):
 
 cdef int store_scalar(char *p, int code, object value, str op) except -1:
     if code == FLOAT32:
-        (<float *>p)[0] = <float><double>float(value)
+        try:
+            (<float *>p)[0] = <float><double>float(value)
+        except OverflowError:
+            raise ValueError(f"{op}: the scalar is too large for float32") from None
     elif code == BOOL:
         p[0] = 1 if value else 0
     else:

@@ -6,6 +6,7 @@ mirror operators are looked up in `slots` or installed by the registry.
 
 import numpy as np
 
+cimport cython
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -210,6 +211,7 @@ cdef class Rule:
         raise TypeError(f"{self.name} has no backward rule")
 
 
+@cython.binding(False)  # a bound function of Cython takes any object for self
 cdef class Record:
     """One executed operator; the `ctx` of a Python operator's forward and backward.
 
@@ -350,6 +352,9 @@ cdef object call(str slot, a, b):
     return slots[slot](a, b)
 
 
+@cython.binding(False)
+@cython.embedsignature(True)
+@cython.embedsignature.format("clinic")
 cdef class Tensor:
     """A strided array of float32, int32, int64, uint8 or bool that can take part in backward.
 
@@ -422,8 +427,7 @@ cdef class Tensor:
     def __iter__(self):
         return (self[i] for i in range(len(self)))
 
-    def __repr__(self):
-        return slots["repr"](self)
+    def __repr__(self): return slots["repr"](self)
 
     def __hash__(self):
         return <Py_ssize_t><PyObject *>self >> 4
@@ -504,11 +508,8 @@ cdef class Tensor:
             return (<int64_t *>p)[0]
         return (<uint8_t *>p)[0] if self.code == UINT8 else bool((<uint8_t *>p)[0])
 
-    def __float__(self):
-        return float(self.item())
-
-    def __int__(self):
-        return int(self.item())
+    def __float__(self): return float(self.item())
+    def __int__(self): return int(self.item())
 
     def __index__(self):
         if self.code == FLOAT32:
@@ -578,12 +579,8 @@ cdef class Tensor:
     def __ne__(self, other):
         return call("ne", self, other) if isinstance(other, (Tensor, int, float, np.generic)) else NotImplemented
 
-    def __getitem__(self, key):
-        return call("getitem", self, key)
-
-    def __setitem__(self, key, value):
-        slots["setitem"](self, key, value)
-
+    def __getitem__(self, key): return call("getitem", self, key)
+    def __setitem__(self, key, value): slots["setitem"](self, key, value)
     def __delitem__(self, key):
         raise TypeError("elements of a tensor cannot be deleted")
 

@@ -201,6 +201,7 @@ cdef void leave_stack(ActivationScope scope) noexcept:
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.binding(False)  # a bound function of Cython takes any object for self
 cdef class ActivationScope:
     """Returns the memory of operator results made inside it when it closes.
 
