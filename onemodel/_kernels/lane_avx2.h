@@ -50,6 +50,8 @@ static inline vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
 static inline vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
 #define vi_shl(a, k) _mm256_slli_epi32(a, k)
 #define vi_shr(a, k) _mm256_srli_epi32(a, k)
+static inline vi vi_max(vi a, vi b) { return _mm256_max_epi32(a, b); }
+static inline vi vi_min(vi a, vi b) { return _mm256_min_epi32(a, b); }
 static inline vi vi_round(vf a) { return _mm256_cvtps_epi32(a); }
 static inline vf vf_from_vi(vi a) { return _mm256_cvtepi32_ps(a); }
 static inline vf vf_lookup(const float *table, vi i) {
@@ -64,6 +66,7 @@ static inline vf vf_from_vd(vd lo, vd hi) {
 }
 static inline vd vd_set(double c) { return _mm256_set1_pd(c); }
 static inline vd vd_load(const double *p) { return _mm256_loadu_pd(p); }
+static inline vd vd_widen(const float *p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
 static inline void vd_store(double *p, vd v) { _mm256_storeu_pd(p, v); }
 static inline vd vd_add(vd a, vd b) { return _mm256_add_pd(a, b); }
 static inline vd vd_sub(vd a, vd b) { return _mm256_sub_pd(a, b); }

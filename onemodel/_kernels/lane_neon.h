@@ -57,6 +57,8 @@ static inline vi vi_and(vi a, vi b) { return vandq_s32(a, b); }
 static inline vi vi_xor(vi a, vi b) { return veorq_s32(a, b); }
 #define vi_shl(a, k) vshlq_n_s32(a, k)
 #define vi_shr(a, k) vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), k))
+static inline vi vi_max(vi a, vi b) { return vmaxq_s32(a, b); }
+static inline vi vi_min(vi a, vi b) { return vminq_s32(a, b); }
 static inline vi vi_round(vf a) { return vcvtnq_s32_f32(a); }
 static inline vf vf_from_vi(vi a) { return vcvtq_f32_s32(a); }
 static inline vf vf_lookup(const float *table, vi i) {
@@ -71,6 +73,7 @@ static inline vd vd_hi(vf a) { return vcvt_high_f64_f32(a); }
 static inline vf vf_from_vd(vd lo, vd hi) { return vcvt_high_f32_f64(vcvt_f32_f64(lo), hi); }
 static inline vd vd_set(double c) { return vdupq_n_f64(c); }
 static inline vd vd_load(const double *p) { return vld1q_f64(p); }
+static inline vd vd_widen(const float *p) { return vcvt_f64_f32(vld1_f32(p)); }
 static inline void vd_store(double *p, vd v) { vst1q_f64(p, v); }
 static inline vd vd_add(vd a, vd b) { return vaddq_f64(a, b); }
 static inline vd vd_sub(vd a, vd b) { return vsubq_f64(a, b); }

@@ -8,7 +8,8 @@
  *   vf_max: a > b ? a : b, vf_min: a < b ? a : b (so b where either is NaN or both are zero). vf_select: m ? a : b.
  *   vf_scale: stands in lane_math.h, except where it is one instruction.
  *   HAS_FMA: vf_fma is one instruction. vf_lookup: entry i mod 16 of a table of sixteen.
- *   vf_bits and vi_bits reinterpret; vi_round rounds to nearest even, |a| < 2^31; vi_shr and vd_shr shift zeros in, k is a constant;
+ *   vf_bits and vi_bits reinterpret; vi_round rounds to nearest even, |a| < 2^31; vi_shr and vd_shr shift zeros in, k is a constant; vd_widen reads
+ *   VD_LANES floats;
  *   vd_and, vd_xor, vd_shl, vd_shr and vd_iadd (64-bit integer sum) work on the bits of doubles. */
 #ifndef OM_LANE_H
 #define OM_LANE_H
@@ -70,6 +71,8 @@ static inline vi vi_and(vi a, vi b) { return a & b; }
 static inline vi vi_xor(vi a, vi b) { return a ^ b; }
 static inline vi vi_shl(vi a, int k) { return (vi)((uint32_t)a << k); }
 static inline vi vi_shr(vi a, int k) { return (vi)((uint32_t)a >> k); }
+static inline vi vi_max(vi a, vi b) { return a > b ? a : b; }
+static inline vi vi_min(vi a, vi b) { return a < b ? a : b; }
 static inline vf vf_from_vi(vi a) { return (float)a; }
 static inline vf vf_lookup(const float *table, vi i) { return table[i & 15]; }
 #if defined(__x86_64__)
@@ -98,6 +101,7 @@ static inline vf vf_from_vd(vd lo, vd hi) {
 }
 static inline vd vd_set(double c) { return c; }
 static inline vd vd_load(const double *p) { return *p; }
+static inline vd vd_widen(const float *p) { return *p; }
 static inline void vd_store(double *p, vd v) { *p = v; }
 static inline vd vd_add(vd a, vd b) { return a + b; }
 static inline vd vd_sub(vd a, vd b) { return a - b; }

@@ -54,6 +54,14 @@ static inline vi vi_and(vi a, vi b) { return _mm_and_si128(a, b); }
 static inline vi vi_xor(vi a, vi b) { return _mm_xor_si128(a, b); }
 #define vi_shl(a, k) _mm_slli_epi32(a, k)
 #define vi_shr(a, k) _mm_srli_epi32(a, k)
+static inline vi vi_max(vi a, vi b) {
+    __m128i m = _mm_cmpgt_epi32(a, b);
+    return _mm_or_si128(_mm_and_si128(m, a), _mm_andnot_si128(m, b));
+}
+static inline vi vi_min(vi a, vi b) {
+    __m128i m = _mm_cmpgt_epi32(b, a);
+    return _mm_or_si128(_mm_and_si128(m, a), _mm_andnot_si128(m, b));
+}
 static inline vi vi_round(vf a) { return _mm_cvtps_epi32(a); }
 static inline vf vf_from_vi(vi a) { return _mm_cvtepi32_ps(a); }
 static inline vf vf_lookup(const float *table, vi i) {
@@ -67,6 +75,7 @@ static inline vd vd_hi(vf a) { return _mm_cvtps_pd(_mm_movehl_ps(a, a)); }
 static inline vf vf_from_vd(vd lo, vd hi) { return _mm_movelh_ps(_mm_cvtpd_ps(lo), _mm_cvtpd_ps(hi)); }
 static inline vd vd_set(double c) { return _mm_set1_pd(c); }
 static inline vd vd_load(const double *p) { return _mm_loadu_pd(p); }
+static inline vd vd_widen(const float *p) { return _mm_cvtps_pd(_mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)p))); }
 static inline void vd_store(double *p, vd v) { _mm_storeu_pd(p, v); }
 static inline vd vd_add(vd a, vd b) { return _mm_add_pd(a, b); }
 static inline vd vd_sub(vd a, vd b) { return _mm_sub_pd(a, b); }

@@ -50,7 +50,7 @@ static inline double chain(double acc, const float *x, ptrdiff_t n) {
 /* A window is added in lanes if that provably gives the bits of the chain. Two cases, both resting on this: a sum of multiples of some
  * power of two v is exact, in any order, while no partial sum exceeds 2^53 v.
  *
- * On a grid (sum_on_wide_grid, sum_on_tight_grid). acc and all x_i are multiples of v and every partial sum s_i of the chain has |s_i| <= 2^53 v: then each step
+ * On a grid (sum_and_range, sum_on_tight_grid). acc and all x_i are multiples of v and every partial sum s_i of the chain has |s_i| <= 2^53 v: then each step
  * of the chain is exact and its end is the sum in any order. v is the lower of acc's last bit and the last bit that the exponent of
  * the smallest x_i other than 0 allows. A lane's partial sums are at most A, the greatest lane sum of |x|, and four lanes added up at
  * most 4 A. The prefixes p_k at the ends of pieces are such sums, added up over the lanes one by one: where a true value exceeds
@@ -132,19 +132,6 @@ static inline int sum_on_tight_grid(double *acc, const float *x, ptrdiff_t n, do
     return 1;
 }
 
-/* The same where |acc| + n max|x| is below the limit: nothing to look at. */
-static inline double sum_on_wide_grid(double acc, const float *x, ptrdiff_t n) {
-    vd s0 = vd_set(0.0), s1 = s0, s2 = s0, s3 = s0;
-    for (ptrdiff_t i = 0; i < n; i += 2 * LANES) {
-        vf v = vf_load(x + i), w = vf_load(x + i + LANES);
-        s0 = vd_add(s0, vd_lo(v));
-        s1 = vd_add(s1, vd_hi(v));
-        s2 = vd_add(s2, vd_lo(w));
-        s3 = vd_add(s3, vd_hi(w));
-    }
-    return acc + sum_lanes(vd_add(vd_add(s0, s1), vd_add(s2, s3)));
-}
-
 /* Adds the pieces before the first one with a tie, which it reports; returns how many elements those are. */
 static inline ptrdiff_t sum_in_binade(double *acc, const float *x, ptrdiff_t n, double u, int *tie) {
     const vd c = vd_set(0x1.8p52 * u), one = vd_set(u);
@@ -185,28 +172,63 @@ static inline ptrdiff_t sum_in_binade(double *acc, const float *x, ptrdiff_t n, 
     return i;
 }
 
+/* The least bits of |x| above 0, for a window that has zeros. */
+static inline uint32_t least_above_zero(const float *x, ptrdiff_t n) {
+    uint32_t low = UINT32_MAX; /* of the bits less 1, so that 0 is out of the way */
+    for (ptrdiff_t i = 0; i < n; i++) {
+        uint32_t b = ((uint32_t)bits_f4(x[i]) & 0x7FFFFFFF) - 1;
+        low = b < low ? b : low;
+    }
+    return low + 1;
+}
+
+/* One pass: the sum in lanes, which counts where the window is on a wide grid, and the greatest and least bits of |x|. */
+static inline double sum_and_range(const float *x, ptrdiff_t n, uint32_t *top, uint32_t *low) {
+    vd s0 = vd_set(0.0), s1 = s0, s2 = s0, s3 = s0;
+    vi magnitude = vi_set(INT32_MAX), most0 = vi_set(0), most1 = most0, least0 = magnitude, least1 = magnitude;
+    for (ptrdiff_t i = 0; i < n; i += 2 * LANES) {
+        vi v = vi_and(vi_bits(vf_load(x + i)), magnitude), w = vi_and(vi_bits(vf_load(x + i + LANES)), magnitude);
+        most0 = vi_max(most0, v);
+        most1 = vi_max(most1, w);
+        least0 = vi_min(least0, v);
+        least1 = vi_min(least1, w);
+        s0 = vd_add(s0, vd_widen(x + i));
+        s1 = vd_add(s1, vd_widen(x + i + LANES - VD_LANES));
+        s2 = vd_add(s2, vd_widen(x + i + LANES));
+        s3 = vd_add(s3, vd_widen(x + i + 2 * LANES - VD_LANES));
+    }
+    float most[LANES], least[LANES];
+    vf_store(most, vf_bits(vi_max(most0, most1)));
+    vf_store(least, vf_bits(vi_min(least0, least1)));
+    *top = 0;
+    *low = INT32_MAX;
+    for (int k = 0; k < LANES; k++) {
+        uint32_t high_bits = (uint32_t)bits_f4(most[k]), low_bits = (uint32_t)bits_f4(least[k]);
+        *top = high_bits > *top ? high_bits : *top;
+        *low = low_bits < *low ? low_bits : *low;
+    }
+    return sum_lanes(vd_add(vd_add(s0, s1), vd_add(s2, s3)));
+}
+
 /* n a multiple of PIECE, at most WINDOW; returns how many elements it added to *acc: 0 where no case holds. */
 static inline ptrdiff_t sum_window(double *acc, const float *x, ptrdiff_t n, int *tie) {
-    uint32_t top = 0, low = UINT32_MAX; /* low: of the bits less 1, so that 0 is out of the way */
-    for (ptrdiff_t i = 0; i < n; i++) {
-        uint32_t b = (uint32_t)bits_f4(x[i]) & 0x7FFFFFFF;
-        top = b > top ? b : top;
-        low = b - 1 < low ? b - 1 : low;
-    }
+    uint32_t top, low;
+    double sum = sum_and_range(x, n, &top, &low);
     if (top >= 0x7F800000) return 0;
     if (top == 0) return n;
+    if (low == 0) low = least_above_zero(x, n);
     double m = f4_bits((int32_t)top), size = *acc < 0 ? -*acc : *acc;
     if (!(size < 0x1p300)) return 0;
     uint64_t b;
     memcpy(&b, &size, sizeof b);
-    int64_t spacing = (int64_t)(b >> 52) - 1023 - 52, least = (low + 1) >> 23, grid = (least ? least : 1) - 150;
+    int64_t spacing = (int64_t)(b >> 52) - 1023 - 52, least = low >> 23, grid = (least ? least : 1) - 150;
     if (b != 0) {
         int64_t last = spacing + __builtin_ctzll(b | (uint64_t)1 << 52);
         grid = last < grid ? last : grid;
     }
     double limit = power_of_two(grid + 53);
     if (size + 1.001 * (double)n * m < limit) {
-        *acc = sum_on_wide_grid(*acc, x, n);
+        *acc += sum; /* on a wide grid there is nothing more to look at */
         return n;
     }
     if (size + m < limit && sum_on_tight_grid(acc, x, n, limit)) return n;
