@@ -15,6 +15,10 @@ from onemodel._kernels.table cimport current_mode
 from onemodel.arrays import code_of
 from onemodel.errors import ShapeError
 
+cdef extern from "Python.h":
+    int PySlice_Unpack(object slice, Py_ssize_t *start, Py_ssize_t *stop, Py_ssize_t *step) except -1
+    Py_ssize_t PySlice_AdjustIndices(Py_ssize_t length, Py_ssize_t *start, Py_ssize_t *stop, Py_ssize_t step)
+
 
 cdef inline Tensor recorded(Tensor out, Tensor x, Rule rule, object attributes):
     if x.wants_grad and recording():
@@ -408,6 +412,69 @@ def slice_(x, dim=0, start=None, end=None, step=1):
     ranges[axis] = slice_range(start, end, step, t.dims[axis], "slice")
     shape[axis] = ranges[axis][2]
     return slice_view(t, tuple(ranges), tuple(shape), "slice")
+
+
+def basic_index(Tensor t not None, key):
+    """t[key] for Python integers, slices, `...` and None; None where the key holds anything else or something wrong, which
+    `ops/index.py` reads at leisure."""
+    cdef tuple parts = key if type(key) is tuple else (key,)
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef Py_ssize_t[MAX_NDIM] steps
+    cdef Py_ssize_t[MAX_NDIM] start
+    cdef Py_ssize_t[MAX_NDIM] step
+    cdef Py_ssize_t[MAX_NDIM] length
+    cdef Py_ssize_t offset = t.offset, stop, at
+    cdef int rank = 0, dim = 0, taken = 0, whole = 0
+    cdef bint dots = False
+    for part in parts:
+        if part is Ellipsis and not dots:
+            dots = True
+        elif type(part) is int or type(part) is slice:
+            taken += 1
+        elif part is not None:
+            return None
+    if taken > t.rank or t.rank - taken + len(parts) > MAX_NDIM:
+        return None
+    data_of(t, "indexing")
+    for part in parts if dots else parts + (Ellipsis,):
+        if part is None:
+            dims[rank], steps[rank] = 1, 1
+            rank += 1
+            continue
+        if part is Ellipsis:
+            for whole in range(t.rank - taken):
+                start[dim], step[dim], length[dim] = 0, 1, t.dims[dim]
+                dims[rank], steps[rank] = t.dims[dim], t.steps[dim]
+                rank += 1
+                dim += 1
+            continue
+        if type(part) is int:
+            try:
+                at = part
+            except OverflowError:
+                return None
+            at += t.dims[dim] if at < 0 else 0
+            if at < 0 or at >= t.dims[dim]:
+                return None
+            start[dim], step[dim], length[dim] = at, 1, 1
+        else:
+            try:
+                PySlice_Unpack(part, &start[dim], &stop, &step[dim])
+            except (TypeError, ValueError):
+                return None
+            if step[dim] <= 0:
+                return None
+            length[dim] = PySlice_AdjustIndices(t.dims[dim], &start[dim], &stop, step[dim])
+            dims[rank] = length[dim]
+            steps[rank] = t.steps[dim] * step[dim] if length[dim] > 1 else 1
+            rank += 1
+        if length[dim] > 0:  # an empty range computes no address
+            offset += start[dim] * t.steps[dim]
+        dim += 1
+    cdef Tensor out = new_view(t, rank, dims, steps, offset)
+    if t.wants_grad and recording():
+        recorded(out, t, SLICE, tuple([(start[dim], step[dim] if length[dim] > 1 else 1, length[dim]) for dim in range(t.rank)]))
+    return out
 
 
 # ---- cast ----

@@ -182,7 +182,8 @@ def index(x, key):
     """x[key]: a view for integers, slices, `...` and None; a copy for one integer tensor or list, or a mask."""
     if not isinstance(x, Tensor):
         raise TypeError(f"indexing: expected a Tensor, got {type(x).__name__}; wrap arrays with om.tensor")
-    if type(key) is int and x.ndim:
-        return views.select(x, 0, key)
+    basic = views.basic_index(x, key)
+    if basic is not None:
+        return basic
     view, special, axis = _basic(x, _expand_ellipsis(x, key))
     return view if special is None else _take(view, special, axis)
