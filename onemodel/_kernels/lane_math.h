@@ -422,38 +422,43 @@ static inline vf fast_log(vf x) {
 }
 
 /* gelu of the erf form in floats, in exact mode too (double lanes take twice torch's time): every step is one IEEE operation, the fused ones
- * included, so the bits agree everywhere; exact mode recovers two more rounding errors and stays within one unit in the last place.
+ * included, so the bits agree everywhere; exact mode recovers two more rounding errors.
  * With t = |x|: gelu = max(x, 0) - t Phi(-t) and t Phi(-t) = 2^k (a + v) (1 + q), where a is t times the leading coefficient of the
  * piece, so that v (the exact rest of that product and the remaining terms) and q are small and their errors count little. */
 static inline vf float_gelu_erf(vf x) {
-    vf t = vf_abs(x), n = vf_mul(t, vf_set(-0.5f)), s = vf_mul(n, t), rest = vf_fma(n, t, vf_neg(s)); /* -t^2/2 = s + rest */
+    vf t = vf_abs(x), base = vf_max(vf_set(-0.0f), x);
+    if (!OM_EXACT) t = vf_min(vf_set(14.4f), t); /* from here on the result is base */
+    vf n = vf_mul(t, vf_set(-0.5f)), s = vf_mul(n, t), rest = vf_fma(n, t, vf_neg(s)); /* -t^2/2 = s + rest */
     vf shifted = vf_fma(s, vf_set(1.44269504f), vf_set(FLOAT_SHIFT)), k = vf_sub(shifted, vf_set(FLOAT_SHIFT));
     vf high = vf_fma(k, vf_set(-0.693145751953125f), s), low = vf_fma(k, vf_set(-1.428606765330187e-06f), rest);
-    vf r = vf_add(high, low), p = vf_set(EXP_FLOAT[5]);
+    vf r = vf_add(high, low), z = vf_mul(r, r), p = vf_set(EXP_FLOAT[5]);
+#if OM_EXACT
     for (int i = 4; i >= 0; i--) p = vf_fma(p, r, vf_set(EXP_FLOAT[i]));
-    low = vf_fma(vf_mul(r, r), p, low); /* e^r - 1 = high + low */
+#else /* half the latency */
+    p = vf_fma(p, r, vf_set(EXP_FLOAT[4]));
+    for (int i = 2; i >= 0; i -= 2) p = vf_fma(p, z, vf_fma(vf_set(EXP_FLOAT[i + 1]), r, vf_set(EXP_FLOAT[i])));
+#endif
+    low = vf_fma(z, p, low); /* e^r - 1 = high + low */
 
     vi piece = vi_shr(vi_bits(vf_add(t, vf_set(1.0f))), 21);
     vf h = vf_sub(t, vf_lookup(MILLS_PIECES[PIECE_CENTRE], piece));
     vf m = vf_lookup(MILLS_PIECES[PIECE_LOW + PIECE_DEGREE], piece);
-    for (int i = PIECE_DEGREE - 1; i >= 0; i--) m = vf_fma(m, h, vf_lookup(MILLS_PIECES[PIECE_LOW + i], piece));
+    for (int i = PIECE_DEGREE - 1; i > 0; i--) m = vf_fma(m, h, vf_lookup(MILLS_PIECES[PIECE_LOW + i], piece));
+    m = OM_EXACT ? vf_fma(m, h, vf_lookup(MILLS_PIECES[PIECE_LOW], piece)) : vf_mul(m, h); /* the low part is below half a unit */
     vf lead = vf_lookup(MILLS_PIECES[PIECE_HIGH], piece);
-    vf a = vf_mul(t, lead), v = vf_fma(t, m, vf_fma(t, lead, vf_neg(a)));
-    vf sum = vf_add(a, v), base = vf_select(vf_lt(x, vf_set(0.0f)), vf_set(-0.0f), x);
-#if OM_EXACT /* a (1 + high) = grown + left, without the rounding of a sum half as large as the result */
+    vf a = vf_mul(t, lead), v = vf_fma(t, m, vf_fma(t, lead, vf_neg(a))), sum = vf_add(a, v);
+#if OM_EXACT
+    /* a (1 + high) = grown + left, without the rounding of a sum half as large as the result */
     vf grown = vf_fma(a, high, a), left = vf_fma(a, high, vf_sub(a, grown));
-    v = vf_add(vf_fma(sum, low, vf_fma(v, high, v)), left);
-    a = grown;
-#else
-    v = vf_fma(sum, high, vf_fma(sum, low, v));
-#endif
-
-    a = vf_scale(a, k);
-    v = vf_scale(v, k);
+    v = vf_scale(vf_add(vf_fma(sum, low, vf_fma(v, high, v)), left), k);
+    a = vf_scale(grown, k);
     vf y = vf_sub(base, a);
-    if (OM_EXACT) v = vf_sub(v, vf_sub(vf_sub(base, y), a)); /* and the rounding error of y */
+    v = vf_sub(v, vf_sub(vf_sub(base, y), a)); /* and the rounding error of y */
     y = vf_with_sign(vf_abs(vf_sub(y, v)), x);
     return vf_select(vf_lt(vf_set(14.4f), t), base, y);
+#else
+    return vf_sub(base, vf_scale(vf_add(a, vf_fma(sum, high, vf_fma(sum, low, v))), k));
+#endif
 }
 
 /* -- the function of the mode ---------------------------------------------------------------------------------------------------------- */
