@@ -252,12 +252,14 @@ cdef int run_record(_Pass walk, Record r, Tensor g) except -1:
     result = r.rule.backward(r, g)
     if not walk.retain_graph:
         release(r)
+    if isinstance(result, list):
+        result = tuple(result)
     if type(result) is not tuple:
         if n == 1:
             if result is not None and edges[0] is not None:
                 emit(walk, edges[0], checked_gradient(result, op), 1 + (result is g), r.mode, op)
             return 0
-        result = tuple(result) if isinstance(result, list) else (result,)
+        result = (result,)
     if len(<tuple>result) != n:
         raise ValueError(f"backward of {op}: expected {n} gradients, one per tensor input (None where there is none), got {len(<tuple>result)}")
     for i in range(n):

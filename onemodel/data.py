@@ -22,6 +22,7 @@ class TensorDataset:
         for t in tensors:
             if not isinstance(t, Tensor):
                 raise TypeError(f"TensorDataset: expected tensors, got {type(t).__name__}; wrap arrays with om.tensor or om.from_numpy")
+        for t in tensors:
             if t.ndim == 0 or len(t) != len(tensors[0]):
                 raise ValueError(f"TensorDataset: expected tensors of one length, got shapes {', '.join(str(t.shape) for t in tensors)}")
         self.tensors = tensors

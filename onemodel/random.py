@@ -164,5 +164,5 @@ def randperm(n: int, *, generator: Generator | None = None) -> Tensor:
     if result.ndim != 1:
         raise TypeError(f"randperm: expected an int, got {type(n).__name__}")
     array = array_view(result, "randperm")
-    philox.permutation(*_stream(generator, "randperm").take(2 * n), array)
+    philox.permutation(*_stream(generator, "randperm").take(2 * array.size), array)
     return result

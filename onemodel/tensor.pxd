@@ -49,6 +49,7 @@ cdef class Record:
     cdef object attributes               # what a compiled rule needs besides tensors; a Python operator's own attributes, as a dict
     cdef int mode
     cdef bint released
+    cdef bint bound                      # the output has this record: what it saved is fixed
     cdef bint keeps_grad                 # retain_grad() was called on the output
     cdef Tensor retained
     cdef Tensor pending                  # the gradient of the output, while a backward pass runs

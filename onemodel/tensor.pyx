@@ -234,6 +234,8 @@ cdef class Record:
 
     def save_for_backward(self, *tensors):
         """Keep tensors for backward; an in-place change before backward raises TensorVersionError there."""
+        if self.bound:  # a compiled rule believes what its record saved
+            raise RuntimeError(f"save_for_backward: the forward of {self.name} is over; call it inside forward")
         set_saved(self, tensors)
 
     def __getattr__(self, name):
@@ -317,7 +319,7 @@ cdef void bind(Tensor out, Record r) noexcept:
     for i in range(out.rank):
         r.dims[i] = out.dims[i]
     out.record = r
-    out.wants_grad = True
+    r.bound = out.wants_grad = True
 
 
 cdef int check_saved(Record r) except -1:

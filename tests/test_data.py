@@ -37,6 +37,7 @@ def test_a_data_set_of_tensors():
     ([om.ones(3), om.ones(2)], ValueError, r"one length, got shapes \(3,\), \(2,\)"),
     ([om.tensor(1.0)], ValueError, "one length"),
     ([np.ones(3)], TypeError, "from_numpy"),
+    ([om.tensor(1.0), 3], TypeError, "from_numpy"),
 ])
 def test_a_data_set_refuses(tensors, error, message):
     with pytest.raises(error, match=message):

@@ -183,3 +183,21 @@ def test_backward_of_the_same_graph_inside_its_own_backward_ends_in_an_error():
         y.backward(retain_graph=True)
     holder.clear()
     assert x.grad is None and om.is_grad_enabled()
+
+
+def test_a_list_of_one_gradient_and_no_saving_after_forward():
+    class Listed(om.Op):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return [g * 2]
+
+    x = om.ones(3, requires_grad=True)
+    Listed.apply(x).sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0, 2.0]
+    for y in (Listed.apply(x), x * x, om.amax(x), om.cross_entropy(x, om.tensor(1))):
+        with pytest.raises(RuntimeError, match="forward"):
+            y.grad_fn.save_for_backward(om.ones(1))

@@ -181,6 +181,7 @@ def test_randperm_is_a_permutation_and_each_place_is_reached():
         counts[np.arange(5), om.randperm(5, generator=g).numpy()] += 1
     assert ((counts - 400) ** 2 / 400).sum() < 40  # 16 degrees of freedom
     assert om.randperm(0).shape == (0,) and om.randperm(1).tolist() == [0]
+    assert sorted(om.randperm(np.int64(5)).tolist()) == [0, 1, 2, 3, 4]
 
 
 # -- forms and errors --

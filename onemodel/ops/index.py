@@ -11,7 +11,7 @@ from onemodel.errors import ShapeError
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 from onemodel.tensor import Tensor
 
-_MANY = "indexing takes one integer tensor or list, or one mask; apply them one after the other"
+_MANY = "a key takes one integer tensor or list, or one mask; apply them one after the other"
 
 
 def basic_key(key) -> bool:
