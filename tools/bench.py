@@ -224,6 +224,11 @@ class Cell:
         return short
 
 
+# Seconds before a turn of several threads: a library's workers spin for a while after its last job, on the core that the next
+# library's worker needs; whoever came after torch lost half its speed.
+SETTLE = 0.03
+
+
 def measure(row, threads, modes, samples, peer=None):
     """The row's cells, one per mode: the modes and the peer take turns, so that a disturbance meets all of them alike."""
     # One thread's own time is free of what other processes take; the work of several has to be timed by the clock on the wall.
@@ -242,6 +247,8 @@ def measure(row, threads, modes, samples, peer=None):
     times = {mode: [] for mode, _, _ in runs}
     for _ in range(samples):
         for mode, function, calls in runs:
+            if threads > 1:
+                time.sleep(SETTLE)
             with om.arithmetic(mode or "fast"):
                 times[mode].append(seconds_of(function, calls, clock))
     middle = {mode: statistics.median(t) for mode, t in times.items()}
