@@ -25,7 +25,7 @@ def test_without_a_command_it_lists_them(dev, capsys):
     assert dev.main([]) == 0
     shown = capsys.readouterr().out
     for command in dev.COMMANDS:
-        assert f"  {command.__name__} " in shown and command.__doc__ in shown
+        assert f"  {command.__name__.replace('_', '-')} " in shown and command.__doc__ in shown
 
 
 def test_unknown_command_names_the_known(dev, capsys):
@@ -92,3 +92,27 @@ def test_the_check_is_the_readme_command():
     last = (ROOT / ".ci" / "run").read_text().strip().splitlines()[-1].removeprefix("exec ")
     assert last in (ROOT / "README.md").read_text().splitlines()
     assert subprocess.run(["bash", "-n", str(ROOT / ".ci" / "run")]).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["leaky_cube", "cubic"])
+def test_a_new_operator_is_complete(dev, name, monkeypatch, tmp_path):
+    """What new-op writes passes the registry's checks at import, and the list of families names it."""
+    ops = tmp_path / "onemodel" / "ops"
+    ops.mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "adding-an-op.md").write_text((ROOT / "docs" / "adding-an-op.md").read_text())
+    (ops / "__init__.py").write_text("from onemodel.ops import activation, view\n")
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    assert dev.main(["new-op", name]) == 0
+    assert (ops / "__init__.py").read_text() == f"from onemodel.ops import {', '.join(sorted(['activation', 'view', name]))}\n"
+    code = (ops / f"{name}.py").read_text() + f"\nfrom onemodel.ops import OPS\nfrom onemodel.training.gradcheck import check_operator\n" \
+        f"assert {name!r} in OPS and check_operator({name!r}).error < 1e-4\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    assert dev.main(["new-op", name]) == 1
+
+
+@pytest.mark.parametrize("words", [[], ["Cube"], ["a b"], ["a", "b"], ["../x"]])
+def test_a_new_operator_needs_a_name(dev, words, capsys):
+    assert dev.main(["new-op", *words]) == 1
+    assert "expected one name" in capsys.readouterr().err

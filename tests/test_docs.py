@@ -35,7 +35,7 @@ def tool(name):
 
 
 def dev_commands():
-    return {command.__name__ for command in tool("dev").COMMANDS}
+    return {command.__name__.replace("_", "-") for command in tool("dev").COMMANDS}
 
 
 def unknown_commands(text):

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -288,15 +289,35 @@ def bench(args):
     return run(PYTHON, "tools/bench.py", *args, check=False).returncode
 
 
-COMMANDS = (build, demo, test, bench, lint, types, docs, pin, wheel, size, sanitize, neon)
+def new_op(args):
+    """NAME: onemodel/ops/NAME.py with the operator that docs/adding-an-op.md builds, under this name, to be changed"""
+    if len(args) != 1 or not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", args[0]):
+        raise Failure("new-op: expected one name in small letters, words joined by _, such as log1p or leaky_relu")
+    name, package = args[0], ROOT / "onemodel" / "ops" / "__init__.py"
+    path = package.with_name(f"{name}.py")
+    if path.exists():
+        raise Failure(f"new-op: {path.relative_to(ROOT)} is there already")
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "adding-an-op.md").read_text(), re.S)[1].replace("FUNCTIONS, OPS, ", "")
+    camel = "".join(word.capitalize() for word in name.split("_"))
+    code = re.sub(r"\bcube\b", name, re.sub(r"\bCube\b", camel, code))
+    head = f'"""{name}: x³, until you write what it is; owns this operator and nothing else."""\n\nfrom __future__ import annotations\n'
+    path.write_text(f"{head}\n{code}")
+    listed = re.search(r"from onemodel\.ops import (.*)\n", package.read_text())
+    families = sorted([*listed[1].split(", "), name])
+    package.write_text(package.read_text().replace(listed[0], f"from onemodel.ops import {', '.join(families)}\n"))
+    print(f"dev.py: wrote {path.relative_to(ROOT)}; now write its formula, then: dev.py pin, dev.py docs, dev.py test")
+    return 0
+
+
+COMMANDS = (build, demo, test, bench, lint, types, docs, pin, wheel, size, sanitize, neon, new_op)
 
 
 def main(argv):
-    shown = "\n".join(f"  {c.__name__:9} {c.__doc__}" for c in COMMANDS)
+    commands = {c.__name__.replace("_", "-"): c for c in COMMANDS}
+    shown = "\n".join(f"  {name:9} {c.__doc__}" for name, c in commands.items())
     parser = argparse.ArgumentParser(prog="dev.py", add_help=False, usage="python3 tools/dev.py COMMAND [options]")
     parser.add_argument("command", nargs="?")
     known, rest = parser.parse_args(argv[:1]), argv[1:]
-    commands = {c.__name__: c for c in COMMANDS}
     if known.command is None:
         print(f"usage: {parser.usage}\n\n{shown}")
         return 0
