@@ -136,7 +136,7 @@ OM_MAP2(cos_bwd, x, g, vf_neg(vf_mul(g, exact_sin(x))))
 OM_MAP2(sqrt_bwd, y, g, vf_div(g, vf_add(y, y)))
 OM_MAP2(square_bwd, x, g, vf_mul(g, vf_add(x, x)))
 OM_MAP2(abs_bwd, x, g, vf_select(vf_lt(ZERO, x), g, vf_select(vf_lt(x, ZERO), vf_neg(g), ZERO)))
-OM_MAP2(gelu_erf_bwd, x, g, exact_gelu_erf_bwd(x, g))
+OM_MAP2(gelu_erf_bwd, x, g, lane_gelu_erf_bwd(x, g))
 OM_MAP2(gelu_tanh_bwd, x, g, exact_gelu_tanh_bwd(x, g))
 
 OM_MAP3(fma, a, b, c, vf_fma(a, b, c))

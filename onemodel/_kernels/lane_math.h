@@ -421,6 +421,31 @@ static inline vf fast_log(vf x) {
     return log_edges(x, vf_madd(k, vf_set(0.693145751953125f), vf_add(f, low)));
 }
 
+/* -t^2/2 = k ln 2 + r and e^r - 1 = *high + *low, where high is exact in r; k */
+static inline vf float_density(vf t, vf *high, vf *low) {
+    vf n = vf_mul(t, vf_set(-0.5f)), s = vf_mul(n, t), rest = vf_fma(n, t, vf_neg(s)); /* -t^2/2 = s + rest */
+    vf shifted = vf_fma(s, vf_set(1.44269504f), vf_set(FLOAT_SHIFT)), k = vf_sub(shifted, vf_set(FLOAT_SHIFT));
+    *high = vf_fma(k, vf_set(-0.693145751953125f), s);
+    rest = vf_fma(k, vf_set(-1.428606765330187e-06f), rest);
+    vf r = vf_add(*high, rest), z = vf_mul(r, r), p = vf_set(EXP_FLOAT[5]);
+#if OM_EXACT
+    for (int i = 4; i >= 0; i--) p = vf_fma(p, r, vf_set(EXP_FLOAT[i]));
+#else /* half the latency */
+    p = vf_fma(p, r, vf_set(EXP_FLOAT[4]));
+    for (int i = 2; i >= 0; i -= 2) p = vf_fma(p, z, vf_fma(vf_set(EXP_FLOAT[i + 1]), r, vf_set(EXP_FLOAT[i])));
+#endif
+    *low = vf_fma(z, p, rest);
+    return k;
+}
+/* M(t) = e^(t^2/2) Phi(-t) = *lead + the result, which is small; the low part of the table is less than half a unit of M */
+static inline vf float_mills(vf t, vf *lead, int whole) {
+    vi piece = vi_shr(vi_bits(vf_add(t, vf_set(1.0f))), 21);
+    vf h = vf_sub(t, vf_lookup(MILLS_PIECES[PIECE_CENTRE], piece));
+    vf m = vf_lookup(MILLS_PIECES[PIECE_LOW + PIECE_DEGREE], piece);
+    for (int i = PIECE_DEGREE - 1; i > 0; i--) m = vf_fma(m, h, vf_lookup(MILLS_PIECES[PIECE_LOW + i], piece));
+    *lead = vf_lookup(MILLS_PIECES[PIECE_HIGH], piece);
+    return whole ? vf_fma(m, h, vf_lookup(MILLS_PIECES[PIECE_LOW], piece)) : vf_mul(m, h);
+}
 /* gelu of the erf form in floats, in exact mode too (double lanes take twice torch's time): every step is one IEEE operation, the fused ones
  * included, so the bits agree everywhere; exact mode recovers two more rounding errors.
  * With t = |x|: gelu = max(x, 0) - t Phi(-t) and t Phi(-t) = 2^k (a + v) (1 + q), where a is t times the leading coefficient of the
@@ -428,24 +453,7 @@ static inline vf fast_log(vf x) {
 static inline vf float_gelu_erf(vf x) {
     vf t = vf_abs(x), base = vf_max(vf_set(-0.0f), x);
     if (!OM_EXACT) t = vf_min(vf_set(14.4f), t); /* from here on the result is base */
-    vf n = vf_mul(t, vf_set(-0.5f)), s = vf_mul(n, t), rest = vf_fma(n, t, vf_neg(s)); /* -t^2/2 = s + rest */
-    vf shifted = vf_fma(s, vf_set(1.44269504f), vf_set(FLOAT_SHIFT)), k = vf_sub(shifted, vf_set(FLOAT_SHIFT));
-    vf high = vf_fma(k, vf_set(-0.693145751953125f), s), low = vf_fma(k, vf_set(-1.428606765330187e-06f), rest);
-    vf r = vf_add(high, low), z = vf_mul(r, r), p = vf_set(EXP_FLOAT[5]);
-#if OM_EXACT
-    for (int i = 4; i >= 0; i--) p = vf_fma(p, r, vf_set(EXP_FLOAT[i]));
-#else /* half the latency */
-    p = vf_fma(p, r, vf_set(EXP_FLOAT[4]));
-    for (int i = 2; i >= 0; i -= 2) p = vf_fma(p, z, vf_fma(vf_set(EXP_FLOAT[i + 1]), r, vf_set(EXP_FLOAT[i])));
-#endif
-    low = vf_fma(z, p, low); /* e^r - 1 = high + low */
-
-    vi piece = vi_shr(vi_bits(vf_add(t, vf_set(1.0f))), 21);
-    vf h = vf_sub(t, vf_lookup(MILLS_PIECES[PIECE_CENTRE], piece));
-    vf m = vf_lookup(MILLS_PIECES[PIECE_LOW + PIECE_DEGREE], piece);
-    for (int i = PIECE_DEGREE - 1; i > 0; i--) m = vf_fma(m, h, vf_lookup(MILLS_PIECES[PIECE_LOW + i], piece));
-    m = OM_EXACT ? vf_fma(m, h, vf_lookup(MILLS_PIECES[PIECE_LOW], piece)) : vf_mul(m, h); /* the low part is below half a unit */
-    vf lead = vf_lookup(MILLS_PIECES[PIECE_HIGH], piece);
+    vf high, low, k = float_density(t, &high, &low), lead, m = float_mills(t, &lead, OM_EXACT);
     vf a = vf_mul(t, lead), v = vf_fma(t, m, vf_fma(t, lead, vf_neg(a))), sum = vf_add(a, v);
 #if OM_EXACT
     /* a (1 + high) = grown + left, without the rounding of a sum half as large as the result */
@@ -460,12 +468,22 @@ static inline vf float_gelu_erf(vf x) {
     return vf_sub(base, vf_scale(vf_add(a, vf_fma(sum, high, vf_fma(sum, low, v))), k));
 #endif
 }
+/* Its slope: with d = Phi(-t) - t phi(t) = e^(-t^2/2) (M(t) - t / sqrt(2 pi)), d where x is negative, else 1 - d. */
+static inline vf fast_gelu_erf_bwd(vf x, vf g) {
+    vf t = vf_min(vf_set(14.75f), vf_abs(x)); /* here d has rounded to -0 */
+    vf high, low, k = float_density(t, &high, &low), lead, m = float_mills(t, &lead, 1);
+    vf w = vf_fma(t, vf_set(-0.398942292f), lead);
+    m = vf_fma(t, vf_set(1.13354e-08f), m); /* 1 / sqrt(2 pi) = 0.398942292 - 1.13354e-8 */
+    vf d = vf_scale(vf_add(w, vf_fma(vf_add(w, m), vf_add(high, low), m)), k);
+    return vf_mul(g, vf_select(vf_lt(x, vf_set(0.0f)), d, vf_sub(vf_set(1.0f), d)));
+}
 
 /* -- the function of the mode ---------------------------------------------------------------------------------------------------------- */
 static inline vf lane_exp(vf x) { return OM_EXACT ? exact_exp(x) : fast_exp(x); }
 static inline vf lane_log(vf x) { return OM_EXACT ? exact_log(x) : fast_log(x); }
 static inline vf lane_sigmoid(vf x) { return OM_EXACT || !HAS_FMA ? exact_sigmoid(x) : fast_sigmoid(x); }
 static inline vf lane_tanh(vf x) { return OM_EXACT ? exact_tanh(x) : fast_tanh(x); }
+static inline vf lane_gelu_erf_bwd(vf x, vf g) { return OM_EXACT || !HAS_FMA ? exact_gelu_erf_bwd(x, g) : fast_gelu_erf_bwd(x, g); }
 static inline vf lane_gelu_erf(vf x) { return OM_EXACT || HAS_FMA ? float_gelu_erf(x) : exact_gelu_erf(x); }
 
 #endif
