@@ -231,6 +231,8 @@ cdef int emit(_Pass walk, object edge, Tensor g, Py_ssize_t references, int mode
             walk.collected[id(leaf)] = None
             walk.collected[id(leaf)] = added(acc, g, mode)
         return 0
+    if not leaf.wants_grad:  # requires_grad_(False) came after forward
+        return 0
     g = sum_to(g, leaf.rank, leaf.dims, mode, op)
     if leaf.gradient is None:
         leaf.gradient = own(g, references + 1)  # this function's variable is one more

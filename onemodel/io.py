@@ -33,7 +33,10 @@ def save(state: Any, path: str | os.PathLike) -> None:
     else:
         import json
 
-        metadata = {STRUCTURE: json.dumps(_described(state, "", tensors))}
+        try:
+            metadata = {STRUCTURE: json.dumps(_described(state, "", tensors))}
+        except RecursionError:
+            raise ValueError("save: the state contains itself, or is nested too deeply") from None
     if "__metadata__" in tensors:
         raise ValueError("save: the name '__metadata__' belongs to the file format; rename the tensor")
 

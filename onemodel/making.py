@@ -35,6 +35,11 @@ def _converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
         with np.errstate(invalid="ignore"):
             result = whole.astype(dtype)
         return np.where(whole >= info.max, info.max, np.where(whole <= info.min, info.min, result)).astype(dtype)
+    if array.dtype.kind in "iu" and dtype.kind in "iu" and array.size:
+        info = np.iinfo(dtype)
+        for bound in (array.min(), array.max()):
+            if not info.min <= int(bound) <= info.max:
+                raise ValueError(f"tensor: the value {bound} does not fit {dtype}; write .cast(om.{dtype}) if it is to wrap")
     with np.errstate(over="ignore"):
         return array.astype(dtype, copy=False)
 
@@ -56,8 +61,6 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
     if source.dtype.kind not in "fiub":
         raise TypeError(f"tensor: data of type {source.dtype} is not supported; use numbers or bool (integers that fit int64)")
     target = _default_type(source) if dtype is None else DTYPES[code_of(dtype)]
-    if source.dtype.kind == "u" and source.dtype.itemsize == 8 and target.kind == "i" and source.size and source.max() > np.iinfo(target).max:
-        raise TypeError(f"tensor: the value {source.max()} does not fit {target}")
     result = _empty(source.shape, code_of(target))
     array_view(result, "tensor")[...] = _converted(source, target)
     return result.requires_grad_() if requires_grad else result

@@ -69,6 +69,10 @@ class _Setting(contextlib.ContextDecorator):
 class _GradMode(_Setting):
     on: bool
 
+    def __new__(cls, function=None):
+        self = super().__new__(cls)
+        return self if function is None else self(function)  # @om.no_grad, without parentheses
+
     def _set(self):
         return set_grad_enabled(self.on)
 
@@ -134,13 +138,23 @@ class use_isa(_Setting):
     def _copy(self):
         return use_isa(self.name)
 
-    def _set(self):
-        old = get_isa()
-        table.select_isa(self.name)
-        return old
+    # The choice is the whole process's, so blocks of several threads or generators may close in any order: each takes its own entry
+    # off the list, and the last one left, or what was chosen before them all, is what runs.
+    _open: list[tuple[object, str]] = []
 
-    def _restore(self, old):
-        table.select_isa(old)
+    def _set(self):
+        if not use_isa._open:
+            use_isa._open.append((None, get_isa()))
+        mine = (object(), self.name)
+        use_isa._open.append(mine)
+        table.select_isa(self.name)
+        return mine
+
+    def _restore(self, mine):
+        use_isa._open.remove(mine)
+        table.select_isa(use_isa._open[-1][1])
+        if len(use_isa._open) == 1:
+            use_isa._open.clear()
 
 
 def set_num_threads(n: int) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from onemodel.arrays import array_view
 from onemodel.methods import zero_grad
+from onemodel.modes import enable_grad
 from onemodel.tensor import Tensor
 from onemodel.updates import sgd_step
 
@@ -68,9 +69,18 @@ class Optimizer:
     def check_options(self, options: dict[str, Any]) -> None:
         """Raises ValueError for options that make no sense; called for every group."""
 
-    def step(self) -> None:
-        """Update all parameters that have a gradient."""
-        raise NotImplementedError(f"{type(self).__name__} defines no step()")
+    def update(self) -> None:
+        """Update all parameters that have a gradient; what a subclass defines."""
+        raise NotImplementedError(f"{type(self).__name__} defines no update()")
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update all parameters that have a gradient; a closure is called first, with recording on, and its value returned."""
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        self.update()
+        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Free the gradients (the pool keeps their memory for the next step), or set them to 0 in place."""
@@ -143,7 +153,7 @@ class SGD(Optimizer):
         if options["nesterov"] and (options["momentum"] <= 0 or options["dampening"] != 0):
             raise ValueError("SGD: nesterov needs a momentum above 0 and no dampening")
 
-    def step(self) -> None:
+    def update(self) -> None:
         for group in self.param_groups:
             sgd_step(group["params"], self.state, group["lr"], group["momentum"], group["dampening"], group["weight_decay"],
                      group["nesterov"], group["maximize"])

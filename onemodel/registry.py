@@ -42,7 +42,8 @@ class Input(NamedTuple):
     """A test tensor: seeded values of a shape, evenly from low to high, or `data`; made in a memory layout.
 
     layout: "plain", "transposed" (dimensions reversed in memory), "strided" (every second element), "expanded" (first
-    dimension stretched from 1), "flipped" (last dimension backwards). requires_grad: it is float32 and is differentiated.
+    dimension stretched from 1), "flipped" (last dimension backwards), "lone" (sizes of 1 with a stride that means nothing).
+    requires_grad: it is float32 and is differentiated.
     """
 
     shape: tuple = ()
@@ -110,6 +111,7 @@ def register(cls: type[Op]) -> type[Op]:
     cls.name = name
     cls.differentiable = not cls.why_not_differentiable
     cls._rule = rule_of(cls)
+    cls._rule.builtin = True
     for rule in rules(cls):
         if isinstance(rule, Map):
             rule.name = name

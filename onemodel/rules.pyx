@@ -297,6 +297,13 @@ cdef Tensor slope(Map rule, Record r, Tensor g, int i):
     return out
 
 
+cdef Tensor compared(Map rule, Tensor t, a, b):
+    """A comparison of integers with a number of any size or with a fraction, which needs no common type."""
+    cdef Tensor out = new_tensor(BOOL, t.rank, t.dims, True)
+    rule.integer(a, b, out=array_view(out, rule.name))
+    return out
+
+
 # ---- public functions that are C all the way ----
 
 def function_of(Map rule, documented):
@@ -316,8 +323,12 @@ def function_of(Map rule, documented):
             cdef Tensor kept = None
             if isinstance(a, Tensor):
                 if not isinstance(b, Tensor):
+                    if rule.signature == COMPARE and (<Tensor>a).code not in (FLOAT32, BOOL) and isinstance(b, (int, float)):
+                        return compared(rule, <Tensor>a, array_view(a, rule.name), b)
                     kept = as_tensor(b, (<Tensor>a).code, rule.name)
             elif isinstance(b, Tensor):
+                if rule.signature == COMPARE and (<Tensor>b).code not in (FLOAT32, BOOL) and isinstance(a, (int, float)):
+                    return compared(rule, <Tensor>b, a, array_view(b, rule.name))
                 kept = as_tensor(a, (<Tensor>b).code, rule.name)
             else:
                 return rule(a, b)

@@ -71,10 +71,15 @@ def tensor_of(x: Input, number: int) -> Tensor:
         t = tensor(wide)[..., ::2]
     elif x.layout == "expanded":
         t = tensor(array[:1]).expand(array.shape)  # type: ignore[attr-defined]
+    elif x.layout == "lone":
+        t = tensor(array.squeeze())
+        for axis, size in enumerate(array.shape):
+            if size == 1:  # such a dimension has the stride 1, whatever lies inside it
+                t = t.unsqueeze(axis)  # type: ignore[attr-defined]
     elif x.layout == "flipped":
         t = tensor(array[..., ::-1]).flip(-1)  # type: ignore[attr-defined]
     else:
-        raise ValueError(f"Input: layout must be plain, transposed, strided, expanded or flipped, got {x.layout!r}")
+        raise ValueError(f"Input: layout must be plain, transposed, strided, expanded, lone or flipped, got {x.layout!r}")
     if x.requires_grad and array.dtype == np.float32:
         t.requires_grad_()
     return t

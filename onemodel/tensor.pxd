@@ -35,6 +35,7 @@ cdef class Tensor:
 cdef class Rule:
     """How one operator goes backward; the engine knows no other thing about an operator."""
     cdef public str name
+    cdef public bint builtin             # its records may not be changed once forward is over: kernels believe them
     # One Tensor for an operator of one input, else a tuple with a Tensor or None per tensor input.
     cdef object backward(self, Record r, Tensor g)
 

@@ -55,7 +55,7 @@ def install_method(str name, function):
 
 
 def install_slot(str name, function):
-    """Give a special method of Tensor its function: add, rsub, getitem, iadd, eq, backward ..."""
+    """Give a special method of Tensor its function: add, getitem, add_, eq, backward ..."""
     slots[name] = function
 
 
@@ -246,6 +246,8 @@ cdef class Record:
             raise AttributeError(f"the record of {self.name}{state} has no attribute {name!r}") from None
 
     def __setattr__(self, name, value):
+        if self.bound and self.rule.builtin:
+            raise AttributeError(f"the record of {self.name} is fixed once forward is over; attributes are for operators of your own")
         if self.attributes is None:
             self.attributes = {}
             track(self)
@@ -520,14 +522,11 @@ cdef class Tensor:
 
     def __bool__(self):
         if self.count != 1:
-            raise ValueError(f"the truth of a tensor of shape {self.shape} is ambiguous; use a comparison and .all() or .any() of its numpy()")
+            raise ValueError(f"the truth of a tensor of shape {self.shape} is ambiguous; use .all() or .any()")
         return bool(self.item())
 
     def numpy(self):
-        """A NumPy view of the same memory; it keeps the memory out of the pool while it lives.
-
-        Raises RuntimeError on a tensor that requires a gradient: write t.detach().numpy().
-        """
+        """A NumPy view of the same memory, which stays out of the pool while it lives; RuntimeError where a gradient is required."""
         if self.wants_grad:
             raise RuntimeError("numpy: this tensor requires a gradient; use t.detach().numpy()")
         return slots["array_view"](self, "numpy")

@@ -519,3 +519,18 @@ def test_value_and_grad():
 def test_value_and_grad_errors(fn, args, argnums, error, words):
     with pytest.raises(error, match=words):
         om.value_and_grad(fn, argnums)(*args)
+
+
+def test_a_leaf_that_no_longer_wants_a_gradient_gets_none():
+    w = om.ones(2, requires_grad=True)
+    y = (w * 2).sum()
+    w.requires_grad_(False)
+    y.backward()
+    assert w.grad is None
+
+
+def test_records_of_built_in_operators_are_fixed():
+    y = om.cross_entropy(om.ones(2, 3, requires_grad=True), om.tensor([0, 1]))
+    with pytest.raises(AttributeError, match="fixed"):
+        y.grad_fn.arguments = (7, 0, 0)
+    y.backward()

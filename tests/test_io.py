@@ -252,3 +252,11 @@ def test_what_is_heavy_is_imported_only_when_it_is_asked_for():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
     with pytest.raises(AttributeError, match="no attribute 'nnn'"):
         _ = om.nnn
+
+
+def test_a_state_that_holds_itself_is_refused(tmp_path):
+    state = {"a": 1}
+    state["self"] = state
+    with pytest.raises(ValueError, match="contains itself"):
+        om.save(state, tmp_path / "x.safetensors")
+    assert list(tmp_path.iterdir()) == []

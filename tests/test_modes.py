@@ -128,3 +128,23 @@ def test_public_names():
         om.no_such_name  # noqa: B018 - the access is the test
     assert issubclass(om.ShapeError, ValueError)
     assert all(issubclass(e, RuntimeError) for e in (om.GraphReleasedError, om.TensorVersionError, om.ScopeClosedError))
+
+
+def test_isa_blocks_close_in_any_order():
+    """The choice is the process's: what runs at the end is what ran before, whoever leaves first."""
+    before = om.get_isa()
+    first, second = om.use_isa("scalar"), om.use_isa(om.available_isas()[-1])
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert om.get_isa() == om.available_isas()[-1]
+    second.__exit__(None, None, None)
+    assert om.get_isa() == before
+
+
+def test_no_grad_without_parentheses():
+    @om.no_grad
+    def doubled(x):
+        return x * 2
+
+    assert not doubled(om.ones(2, requires_grad=True)).requires_grad and om.is_grad_enabled()

@@ -348,8 +348,23 @@ def test_a_parameter_whose_scope_closed_is_refused():
 
 
 def test_the_base_has_no_step():
-    with pytest.raises(NotImplementedError, match="step"):
+    with pytest.raises(NotImplementedError, match="update"):
         Optimizer([leaf(1.0)], {}).step()
+
+
+def test_step_calls_a_closure_with_recording_on():
+    p = leaf(1.0)
+    optimizer = SGD([p], lr=0.5)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (p * 2.0).sum()
+        loss.backward()
+        return loss
+
+    with om.no_grad():
+        loss = optimizer.step(closure)
+    assert loss.item() == 2.0 and p.detach().item() == 0.0
 
 
 def test_repr_names_the_options():

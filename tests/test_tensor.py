@@ -46,7 +46,7 @@ def test_tensor_copies():
 @pytest.mark.parametrize("data,error,words", [
     ("words", TypeError, "not supported"), (["a"], TypeError, "not supported"), (None, TypeError, "not supported"), ([None, 1.0], TypeError, "not supp"),
     (1j, TypeError, "not supported"), ([[1], [2, 3]], ValueError, "inhomogeneous"), (2**70, TypeError, "int64|not supported"),
-    (np.array([2**63], np.uint64), TypeError, "does not fit"), (np.datetime64("2020"), TypeError, "not supported"), (object(), TypeError, "not supp"),
+    (np.array([2**63], np.uint64), ValueError, "does not fit"), (np.datetime64("2020"), TypeError, "not supported"), (object(), TypeError, "not supp"),
 ])
 def test_tensor_refuses(data, error, words):
     with pytest.raises(error, match=words):
@@ -577,3 +577,15 @@ def test_methods_take_only_their_own_kind_for_self(kind):
             for arguments in ((), (2,), (om.ones(2),), (2, 2)):
                 with contextlib.suppress(TypeError, ValueError, AttributeError, RuntimeError):
                     method(stranger, *arguments)
+
+
+def test_integers_compare_with_any_number():
+    t = om.tensor([1, 200], dtype=om.uint8)
+    assert (t < 300).tolist() == [True, True] and (t > 1.5).tolist() == [False, True] and (-1 < t).tolist() == [True, True]
+    assert (om.arange(3) >= 2**70).tolist() == [False, False, False]
+
+
+@pytest.mark.parametrize("value,dtype", [(300, om.uint8), (-1, om.uint8), (2**31, om.int32)])
+def test_a_number_that_does_not_fit_is_refused(value, dtype):
+    with pytest.raises(ValueError, match="does not fit"):
+        om.tensor([value], dtype=dtype)

@@ -1,13 +1,13 @@
-"""eq, ne, lt, le, gt, ge to bool tensors, and the logic of masks."""
+"""eq, ne, lt, le, gt, ge to bool tensors, all and any of them, and the logic of masks."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from onemodel.arrays import array_view, code_of, empty
+from onemodel.arrays import array_view, code_of, empty, require
 from onemodel.errors import ShapeError
 from onemodel.ops import layouts
-from onemodel.registry import Op, public, register
+from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 from onemodel.rules import Map
 from onemodel.tensor import Tensor, install_slot
 
@@ -140,6 +140,82 @@ class Ge(Op):
 @public(op=Ge, slot="ge")
 def ge(a, b):
     """a >= b."""
+
+
+_TRUTHS = [
+    Sample("vector", (Input((5,), dtype="bool"),)), Sample("transposed", (Input((3, 4), dtype="bool", layout="transposed"),), {"dim": 1}),
+    Sample("expanded", (Input((3, 4), dtype="bool", layout="expanded"),), {"dim": -1, "keepdim": True}), Sample("scalar", (Input((), dtype="bool"),)),
+    Sample("integers", (Input((3, 4), dtype="int64"),), {"dim": 0}), Sample("floats", (Input((3, 4), -1.0, 1.0, requires_grad=False),)),
+    Sample("none", (Input((0, 3), dtype="bool"),)),
+]
+_TRUTH_ERRORS = [
+    ErrorSample("list", ([True],), TypeError, "om.tensor"),
+    ErrorSample("range", (Input((2, 3), dtype="bool"),), IndexError, "out of range", {"dim": 2}),
+]
+
+
+def _reduced_truth(name, ufunc, x, dim, keepdim):
+    """NumPy reduces what is not 0 into memory of ours."""
+    array = array_view(require(x, name), name)
+    if dim is not None:
+        if not hasattr(dim, "__index__"):
+            raise TypeError(f"{name}: dim must be an integer or None, got {type(dim).__name__}")
+        span = max(x.ndim, 1)
+        if not -span <= dim.__index__() < span:
+            raise IndexError(f"{name}: dimension {dim} is out of range for {x.ndim} dimensions; expected {-span} to {span - 1}")
+        dim = None if x.ndim == 0 else dim.__index__()
+    result = np.asarray(ufunc.reduce(array, axis=dim, keepdims=bool(keepdim), dtype=np.bool_))
+    out = empty(result.shape, code_of(np.bool_), name)
+    array_view(out, name)[...] = result
+    return out
+
+
+@register
+class All(Op):
+    """y = whether no element along a dimension, or of all, is 0; True of none. NaN is not 0."""
+
+    why_not_differentiable = _BOOL
+
+    @staticmethod
+    def forward(ctx, x, dim=None, keepdim=False):
+        return _reduced_truth("all", np.logical_and, x, dim, keepdim)
+
+    @staticmethod
+    def reference(x, dim=None, keepdim=False):
+        return np.all(x, axis=dim, keepdims=keepdim)
+
+    samples = _TRUTHS
+    error_samples = _TRUTH_ERRORS
+
+
+@public()
+def all(x, dim=None, keepdim=False):  # noqa: A001 - the field's name
+    """Whether no element is 0, over all dimensions or one, as a bool tensor."""
+    return All.forward(None, x, dim, keepdim)
+
+
+@register
+class Any(Op):
+    """y = whether some element along a dimension, or of all, is not 0; False of none. NaN is not 0."""
+
+    why_not_differentiable = _BOOL
+
+    @staticmethod
+    def forward(ctx, x, dim=None, keepdim=False):
+        return _reduced_truth("any", np.logical_or, x, dim, keepdim)
+
+    @staticmethod
+    def reference(x, dim=None, keepdim=False):
+        return np.any(x, axis=dim, keepdims=keepdim)
+
+    samples = _TRUTHS
+    error_samples = _TRUTH_ERRORS
+
+
+@public()
+def any(x, dim=None, keepdim=False):  # noqa: A001 - the field's name
+    """Whether some element is not 0, over all dimensions or one, as a bool tensor."""
+    return Any.forward(None, x, dim, keepdim)
 
 
 def _logic(name, ufunc):

@@ -101,6 +101,9 @@ class _TakeRows(Op):
         return add_rows(g, ctx.index, ctx.axis, ctx.shape)
 
 
+_TakeRows._rule.builtin = True
+
+
 def _places(x: Tensor, index: np.ndarray, axis: int) -> np.ndarray:
     """An index array checked and counted from 0 on; a mask checked and as it is."""
     if index.dtype.kind == "b":

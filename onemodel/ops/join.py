@@ -22,6 +22,7 @@ class Cat(Op):
         Sample("rows", ([Input((2, 5)), Input((3, 5))],)),
         Sample("columns", ([Input((4, 2)), Input((4, 3)), Input((4, 1))],), {"dim": -1}),
         Sample("layouts", ([Input((4, 6), layout="transposed"), Input((4, 6), layout="expanded")],), {"dim": 1}),
+        Sample("lone", ([Input((4, 1, 5), layout="lone"), Input((4, 1, 5))],), {"dim": 1}),
         Sample("empty_part", ([Input((0, 5)), Input((3, 5))],)),
         Sample("one", ([Input((3,))],)),
         Sample("integers", ([Input((3,), dtype="int64"), Input((2,), dtype="int64")],)),

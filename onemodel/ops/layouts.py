@@ -21,6 +21,7 @@ def unary(low: float = -2.0, high: float = 2.0, tolerance: float = 4.0, **kwargs
         Sample("strided", (x((6, 9), layout="strided"),), kwargs, tolerance),
         Sample("expanded", (x((4, 6), layout="expanded"),), kwargs, tolerance),
         Sample("flipped", (x((4, 6), layout="flipped"),), kwargs, tolerance),
+        Sample("lone", (x((4, 1, 5, 1), layout="lone"),), kwargs, tolerance),
     ]
 
 
@@ -43,6 +44,7 @@ def binary(low: float = -2.0, high: float = 2.0, second: tuple[float, float] | N
         Sample("transposed", pair((5, 4, 6), (5, 4, 6), "transposed", "plain"), {}, tolerance),
         Sample("strided_flipped", pair((6, 9), (6, 9), "strided", "flipped"), {}, tolerance),
         Sample("expanded", pair((4, 6), (4, 6), "expanded", "expanded"), {}, tolerance),
+        Sample("lone", pair((4, 1, 1, 5), (3, 1, 5), "lone", "lone"), {}, tolerance),
     ]
     return samples
 

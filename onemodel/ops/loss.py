@@ -96,6 +96,7 @@ class NllLoss(Op):
         Sample("ignored", (Input((4, 5)), _integers(4, 200, 0, 1)), {"ignore_index": 200}),
         Sample("image", (Input((2, 5, 3, 4)), _classes((2, 3, 4), 5))),
         Sample("transposed", (Input((6, 5), layout="transposed"), _classes((6,), 5)), {"reduction": "none"}),
+        Sample("lone", (Input((4, 5, 1, 1), layout="lone"), _classes((4, 1, 1), 5)), {"reduction": "none"}),
     ]
     error_samples = [
         ErrorSample("range", (Input((2, 3)), _integers(0, 3)), IndexError, "class"),
@@ -257,6 +258,7 @@ class MseLoss(Op):
         Sample("none", (Input((5, 7)), Input((5, 7))), {"reduction": "none"}),
         Sample("layouts", (Input((6, 9), layout="transposed"), Input((6, 9), layout="strided"))),
         Sample("scalar", (Input(()), Input(()))),
+        Sample("lone", (Input((4, 1, 5), layout="lone"), Input((4, 1, 5)))),
     ]
     error_samples = [
         ErrorSample("shapes", (Input((5, 1)), Input((5,))), ValueError, "shape"),

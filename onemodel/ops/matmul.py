@@ -38,6 +38,9 @@ class Matmul(Op):
             ("transposed", (13, 37), "transposed", (37, 19), "transposed"),
             ("strided", (6, 10), "strided", (10, 5), "flipped"),
             ("expanded", (6, 10), "expanded", (10, 5), "expanded"),
+            ("lone_rows", (4, 1, 1, 8), "lone", (8, 3), "plain"),
+            ("lone_batch", (4, 1, 5, 8), "lone", (1, 8, 3), "lone"),
+            ("lone_vector", (1, 1, 8), "lone", (8,), "plain"),
             ("no_inner", (3, 0), "plain", (0, 5), "plain"),
             ("no_rows", (0, 4), "plain", (4, 5), "plain"),
             ("batch_transposed", (3, 5, 7), "transposed", (3, 7, 4), "transposed"),
@@ -80,6 +83,8 @@ class Linear(Op):
         Sample("transposed", (Input((9, 5, 13), layout="transposed"), Input((7, 13), layout="strided"), Input((7,), layout="strided")), {}, 16.0),
         Sample("one_row", (Input((1, 70)), Input((40, 70)), Input((40,))), {}, 16.0),
         Sample("tiles", (Input((67, 33)), Input((101, 33)), Input((101,))), {}, 16.0, False),
+        Sample("lone", (Input((4, 1, 1, 13), layout="lone"), Input((7, 13)), Input((7,))), {}, 16.0),
+        Sample("lone_outer", (Input((1, 4, 1, 13), layout="lone"), Input((1, 13), layout="lone"), Input((1,))), {}, 16.0),
         Sample("no_rows", (Input((0, 13)), Input((7, 13)), Input((7,))), {}),
         Sample("no_inputs", (Input((3, 0)), Input((7, 0)), Input((7,))), {}),
     ]

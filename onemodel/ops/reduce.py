@@ -24,6 +24,7 @@ def _samples():
         Sample("strided", (Input((6, 9), layout="strided"),), {"dim": (0, 1), "keepdim": True}),
         Sample("expanded", (Input((4, 6), layout="expanded"),), {"dim": 0}, 4.0, False),
         Sample("flipped", (Input((4, 6), layout="flipped"),), {"dim": -1}),
+        Sample("lone", (Input((4, 1, 1, 5), layout="lone"),), {"dim": 1}),
         Sample("no_rows", (Input((0, 3)),), {"dim": 1}),
     ]
 

@@ -20,6 +20,7 @@ def _samples():
         Sample("transposed", (Input((6, 5, 4), layout="transposed"), -1)),
         Sample("strided", (Input((6, 9), layout="strided"), 1)),
         Sample("expanded", (Input((4, 6), layout="expanded"), 1)),
+        Sample("lone", (Input((4, 1, 5, 1), layout="lone"), 2)),
         Sample("no_rows", (Input((0, 3)), 1)),
         Sample("wide", (Input((3, 50), -60.0, 60.0), 1), {}, 8.0, False),
     ]

@@ -32,6 +32,7 @@ class Reshape(Op):
 
     samples = _both("flat", 120) + _both("split", 2, 2, -1, 3) + _both("tuple", (5, 24)) + [
         Sample("scalar", (Input(()), (1, 1))), Sample("to_scalar", (Input((1, 1)), ())), Sample("empty", (Input((0, 4)), (-1, 4))),
+        Sample("lone", (Input((4, 1, 1, 6), layout="lone"), (2, 1, 12))),
         Sample("strided", (Input((6, 9), layout="strided"), (9, 6))), Sample("expanded", (Input((4, 6), layout="expanded"), (2, 12))),
     ]
     error_samples = [
