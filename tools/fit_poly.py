@@ -92,6 +92,7 @@ TABLE = {
             "(2 atanh s / s - 2) / z, z = s^2"),
     "MILLS": (mills_of, MILLS_LO, 1, 14, to_double, lambda q: 1 / mills_of(q), "e^(t^2/2) Phi(-t) / q, q = 1 / (1 + 0.3 t)"),
     "EXP_FLOAT": (over_r2, -HALF_LN2, HALF_LN2, 5, to_float, lambda r: r**2 / mp.exp(r), "(e^r - 1 - r) / r^2"),
+    "EXP_FLOAT_SHORT": (over_r2, -HALF_LN2, HALF_LN2, 4, to_float, lambda r: r**2 / mp.exp(r), "(e^r - 1 - r) / r^2"),
     "EXP_SIXTEENTH": (over_r2, -THIRTYSECOND_LN2, THIRTYSECOND_LN2, 2, to_float, lambda r: r**2 / mp.exp(r), "(e^r - 1 - r) / r^2"),
     "EXP_SIXTEENTH_SHORT": (over_r2, -THIRTYSECOND_LN2, THIRTYSECOND_LN2, 1, to_float, lambda r: r**2 / mp.exp(r), "(e^r - 1 - r) / r^2"),
     "LOG_FLOAT": (log_tail, mp.sqrt(mp.mpf(1) / 2) - 1, mp.sqrt(2) - 1, 7, to_float, lambda f: f**3 / mp.log1p(f),
