@@ -471,10 +471,10 @@ static inline vf float_gelu_erf(vf x) {
 static inline vf fast_gelu_erf_bwd(vf x, vf g) {
     vf t = vf_min(vf_set(14.75f), vf_abs(x)); /* here d has rounded to -0 */
     vf high, low, k = half_square_reduced(t, &high, &low), r = vf_add(high, low), lead, m = float_mills(t, &lead, 1);
-    vf q = vf_add(high, vf_fma(vf_mul(r, r), vf_poly(r, EXP_FLOAT, 5), low)); /* e^r - 1 */
+    low = vf_fma(vf_mul(r, r), vf_poly(r, EXP_FLOAT, 5), low); /* e^r - 1 = high + low */
     vf w = vf_fma(t, vf_set(-0.398942292f), lead);
     m = vf_fma(t, vf_set(1.13354e-08f), m); /* 1 / sqrt(2 pi) = 0.398942292 - 1.13354e-8 */
-    vf d = vf_scale(vf_add(w, vf_fma(vf_add(w, m), q, m)), k);
+    vf sum = vf_add(w, m), d = vf_scale(vf_add(w, vf_fma(sum, high, vf_fma(sum, low, m))), k);
     return vf_mul(g, vf_select(vf_lt(x, vf_set(0.0f)), d, vf_sub(vf_set(1.0f), d)));
 }
 
