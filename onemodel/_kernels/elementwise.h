@@ -63,8 +63,8 @@
 #define OM_INLINE static inline __attribute__((always_inline))
 OM_INLINE void map1(const float *x, float *y, ptrdiff_t n, vf (*row)(vf)) {
     ptrdiff_t i = 0;
-    for (; i + LANES <= n; i += LANES) vf_store(y + i, vf_result(row(vf_load(x + i))));
-    if (i < n) vf_store_tail(y + i, vf_result(row(vf_load_tail(x + i, n - i))), n - i);
+    for (; i + LANES <= n; i += LANES) vf_store(y + i, row(vf_load(x + i)));
+    if (i < n) vf_store_tail(y + i, row(vf_load_tail(x + i, n - i)), n - i);
 }
 OM_INLINE void map2(const float *a, const float *b, float *y, ptrdiff_t n, vf (*row)(vf, vf)) {
     ptrdiff_t i = 0, m;
@@ -86,7 +86,7 @@ OM_INLINE void map4(const float *a, const float *b, const float *c, const float 
 }
 
 #define OM_MAP1(name, expression) \
-    OM_INLINE vf row_##name(vf x) { return expression; } \
+    OM_INLINE vf row_##name(vf x) { return vf_result(expression); } \
     static void k_##name(const float *in, float *out, ptrdiff_t n) { map1(in, out, n, row_##name); }
 #define OM_MAP2(name, a, b, expression) \
     OM_INLINE vf row_##name(vf a, vf b) { return expression; } \
@@ -107,7 +107,7 @@ OM_INLINE void map4(const float *a, const float *b, const float *c, const float 
 
 OM_MAP1(neg, vf_neg(x))
 OM_MAP1(relu, vf_select(vf_le(x, ZERO), ZERO, x))
-OM_MAP1(sigmoid, lane_sigmoid(x))
+static void k_sigmoid(const float *in, float *out, ptrdiff_t n) { map1(in, out, n, lane_sigmoid); } /* its NaN is the canonical one */
 OM_MAP1(tanh, lane_tanh(x))
 OM_MAP1(exp, lane_exp(x))
 OM_MAP1(log, lane_log(x))

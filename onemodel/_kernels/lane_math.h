@@ -156,17 +156,19 @@ static inline vw vw_exp(vw x, int full) {
     vw t, q = exp_reduced(x, &t, full);
     return vw_scale(vw_add(vw_set(1.0), q), t);
 }
-/* e^x = high + low by floats, x = n ln 2 / 16 + h, e^x = 2^(n/16) (1 + rest) (1 + h + square): needs the fused step, so that h and the
- * products are exact. The result has its power of two if `scaled` (|x| <= 80 then), else it wants 2 to the floor(*k). *low is less than half
- * a unit of high; together they err by less than 2^-34.4 of e^x and, before the scaling, than 2^-33.6. */
+/* e^x = high + low by floats, x = n ln 2 / 16 + h, e^x = 2^(n/16) (1 + rest) (1 + q), q = e^h - 1: needs the fused step, so that h and the
+ * products are exact. The result has its power of two if `scaled` (|x| <= 80 then), else it wants 2 to the floor(*k). *low is at most a few
+ * units of high; together they err by less than 2^-34.4 of e^x (2^-33.4 where scaled parts of *low are subnormal). */
 static inline vf pair_exp(vf x, int scaled, vf *low, vf *k) {
     vf t = vf_fma(x, vf_set(23.0831203f), vf_set(FLOAT_SHIFT)), n = vf_sub(t, vf_set(FLOAT_SHIFT));
     vf h = vf_fma(n, vf_set(-0.0433216989f), x), power = vf_lookup(SIXTEENTHS[scaled ? POWER_BITS : POWER], vi_bits(t));
     if (scaled) power = vf_bits(vi_add(vi_bits(power), vi_shl(vi_bits(t), 19)));
     vf p = vf_fma(vf_fma(h, vf_set(EXP_SIXTEENTH[2]), vf_set(EXP_SIXTEENTH[1])), h, vf_set(EXP_SIXTEENTH[0]));
-    vf square = vf_mul(vf_mul(h, h), p), rest = vf_fma(n, vf_set(1.19040888e-10f), vf_lookup(SIXTEENTHS[POWER_REST], vi_bits(t)));
-    vf grown = vf_fma(power, h, power), lost = vf_fma(power, h, vf_sub(power, grown)), high = vf_fma(power, square, grown);
-    *low = vf_fma(high, rest, vf_add(vf_sub(grown, high), vf_fma(power, square, lost)));
+    vf z = vf_mul(h, h), q = vf_fma(z, p, h); /* e^h - 1 = q + what its rounding lost */
+    vf rest = vf_fma(n, vf_set(1.19040888e-10f), vf_lookup(SIXTEENTHS[POWER_REST], vi_bits(t)));
+    rest = vf_add(rest, vf_fma(z, p, vf_sub(h, q)));
+    vf high = vf_fma(power, q, power);
+    *low = vf_fma(high, rest, vf_fma(power, q, vf_sub(power, high)));
     *k = vf_mul(n, vf_set(0.0625f));
     return high;
 }
@@ -189,20 +191,20 @@ static inline vf exact_exp(vf x) {
 }
 /* 1 / (1 + e^-x) */
 static inline vw vw_sigmoid(vw x) { return vw_div(vw_set(1.0), vw_add(vw_set(1.0), vw_exp(vw_xor(x, vw_set(-0.0)), 0))); }
-OM_RARE vf double_sigmoid(vf x) { return vf_from_vw(vw_sigmoid(vw_from_vf(vf_clip(x, -104.0f, 104.0f)))); }
+OM_RARE vf double_sigmoid(vf x) { return vf_result(vf_from_vw(vw_sigmoid(vw_from_vf(vf_clip(x, -104.0f, 104.0f))))); }
 /* With e = e^-|x|: 1 / (1 + e) or e / (1 + e), by one division and the exact remainder. An error of e counts by its share e / (1 + e)^2;
- * below -70, where the pair of e may not be normal, the doubt exceeds a unit. */
+ * below -70, where the pair of e may not be normal, the doubt exceeds a unit. A NaN counts as a doubt, so that lanes without doubt need no
+ * look for it: here, unlike in other rows, it is the canonical one already. */
 static inline vf exact_sigmoid(vf x) {
-    if (!HAS_FMA) return vf_from_vw(vw_sigmoid(vw_from_vf(vf_clip(x, -104.0f, 104.0f))));
+    if (!HAS_FMA) return vf_result(vf_from_vw(vw_sigmoid(vw_from_vf(vf_clip(x, -104.0f, 104.0f)))));
     const vf minus_one = vf_set(-1.0f), zero = vf_set(0.0f);
-    vf rest, k, e = pair_exp(vf_max(vf_set(-80.0f), vf_neg(vf_abs(x))), 1, &rest, &k);
+    vf rest, k, e = pair_exp(vf_neg(vf_min(vf_set(80.0f), vf_abs(x))), 1, &rest, &k);
     vf minus_d = vf_sub(minus_one, e), lost = vf_sub(vf_sub(vf_sub(minus_one, minus_d), e), rest), inverse = vf_div(minus_one, minus_d);
     vm negative = vf_lt(x, zero);
     vf n = vf_select(negative, e, vf_set(1.0f)), y = vf_mul(n, inverse);
-    vf left = vf_mul(vf_fma(lost, y, vf_select(negative, rest, zero)), inverse);
-    left = vf_fma(vf_fma(minus_d, y, n), inverse, left);
-    vf error = vf_fma(vf_min(e, vf_set(0.25f)), vf_set(0x1p-34f), vf_set(0x1p-123f)), up = vf_add(y, vf_add(left, error));
-    vm doubt = vf_lt(vf_add(y, vf_sub(left, error)), up);
+    vf left = vf_add(vf_fma(minus_d, y, n), vf_fma(lost, y, vf_select(negative, rest, zero)));
+    vf error = vf_fma(vf_min(e, vf_set(0.25f)), vf_set(0x1p-34f), vf_set(0x1p-123f)), up = vf_add(y, vf_fma(left, inverse, error));
+    vm doubt = vf_nle(up, vf_add(y, vf_fma(left, inverse, vf_neg(error))));
     return OM_IN_DOUBT(doubt) ? vf_select(doubt, double_sigmoid(x), up) : up;
 }
 /* (e^2a - 1) / (e^2a + 1) with e^2a - 1 = 2^k (e^r - 1) + (2^k - 1), which keeps its relative accuracy down to 0 */

@@ -43,6 +43,7 @@ static inline vf vf_min(vf a, vf b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 
 static inline vm vf_lt(vf a, vf b) { return vcltq_f32(a, b); }
 static inline vm vf_le(vf a, vf b) { return vcleq_f32(a, b); }
+static inline vm vf_nle(vf a, vf b) { return vmvnq_u32(vcleq_f32(a, b)); }
 static inline vm vf_unord(vf a, vf b) { return vmvnq_u32(vandq_u32(vceqq_f32(a, a), vceqq_f32(b, b))); }
 static inline vf vf_select(vm m, vf a, vf b) { return vbslq_f32(m, a, b); }
 static inline vm vm_and(vm a, vm b) { return vandq_u32(a, b); }

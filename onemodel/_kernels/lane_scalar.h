@@ -49,6 +49,7 @@ static inline vf vf_min(vf a, vf b) { return a < b ? a : b; }
 
 static inline vm vf_lt(vf a, vf b) { return a < b; }
 static inline vm vf_le(vf a, vf b) { return a <= b; }
+static inline vm vf_nle(vf a, vf b) { return !(a <= b); } /* a > b, or one is NaN */
 static inline vm vf_unord(vf a, vf b) { return __builtin_isunordered(a, b); }
 static inline vf vf_select(vm m, vf a, vf b) { return m ? a : b; }
 static inline vm vm_and(vm a, vm b) { return a & b; }

@@ -40,6 +40,7 @@ static inline vf vf_min(vf a, vf b) { return _mm_min_ps(a, b); }
 
 static inline vm vf_lt(vf a, vf b) { return _mm_cmplt_ps(a, b); }
 static inline vm vf_le(vf a, vf b) { return _mm_cmple_ps(a, b); }
+static inline vm vf_nle(vf a, vf b) { return _mm_cmpnle_ps(a, b); }
 static inline vm vf_unord(vf a, vf b) { return _mm_cmpunord_ps(a, b); }
 static inline vf vf_select(vm m, vf a, vf b) { return _mm_or_ps(_mm_and_ps(m, a), _mm_andnot_ps(m, b)); }
 static inline vm vm_and(vm a, vm b) { return _mm_and_ps(a, b); }
