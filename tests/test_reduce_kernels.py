@@ -290,3 +290,33 @@ def test_add_into_is_one_addition(isa):
     acc = a.copy()
     kernels._array_add_into(EXACT, acc, b)
     assert np.array_equal(acc, a + b)
+
+
+@pytest.mark.parametrize("kind", ["even", "positive", "zeros", "wide", "ties", "infinite", "tiny"])
+def test_a_long_sum_on_threads_is_the_chain(kind):
+    """Windows that threads looked at beforehand join with the chain's bits, on and off the grid, and at any remainder."""
+    import onemodel as om
+
+    random = np.random.default_rng(5)
+    for n in (70_000, 1024 * 1024 + 1000, 2_300_001):
+        x = random.uniform(-1, 1, n)
+        if kind == "positive":
+            x = np.abs(x) * 1e3
+        elif kind == "zeros":
+            x[random.random(n) < 0.5] = 0.0
+        elif kind == "wide":
+            x *= 2.0 ** random.integers(-60, 60, n)
+        elif kind == "ties":
+            x = np.where(random.random(n) < 0.5, 2.0**24 + 2, 2.0**-29)
+        elif kind == "infinite":
+            x[n // 2] = np.inf
+        elif kind == "tiny":
+            x *= 1e-39
+        x = x.astype(np.float32)
+        chain = np.add.accumulate(x.astype(np.float64))[-1].astype(np.float32)
+        for isa in om.available_isas():
+            for threads in (1, 2, 3):
+                with om.use_isa(isa), om.arithmetic("exact"):
+                    table.set_num_threads(threads)
+                    got = om.from_numpy(x).sum().numpy()
+                assert got.tobytes() == chain.tobytes(), f"{kind} {n} {isa} {threads} threads: {got!r}, the chain gives {chain!r}"

@@ -25,6 +25,11 @@ typedef void om_copy_fn(const void *src, ptrdiff_t src_row, ptrdiff_t src_col, v
 typedef void om_cast_fn(const void *src, ptrdiff_t stride, void *dst, ptrdiff_t n);
 /* Reductions of the block x[r * stride + c]; acc has one running state per row or per column, and elements join it in order. */
 typedef void om_sum_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *acc);
+/* One long sum whose windows of OM_SUM_WINDOW elements threads look at beforehand: found has two doubles for each; joined walks the chain
+ * with their help and returns how many windows it did not have to read again. */
+enum { OM_SUM_WINDOW = 1024 };
+typedef void om_windows_fn(const float *x, ptrdiff_t windows, double *found);
+typedef ptrdiff_t om_joined_fn(const float *x, ptrdiff_t windows, const double *found, double *acc);
 typedef void om_extremum_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, float *acc);
 typedef void om_arg_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, int64_t *index);
 /* out[i * stride] = (float)(acc[i] / divisor) */

@@ -9,6 +9,8 @@
 #define OM_REDUCE(ROW) \
     ROW(sum, sum_rows, "acc[r] += every element of row r, in order") \
     ROW(sum, sum_columns, "acc[c] += every element of column c, in order") \
+    ROW(windows, sum_windows, "found[w] = sum in lanes and range of |x| of window w, for sum_joined") \
+    ROW(joined, sum_joined, "acc += every element, in order, with the windows that sum_windows found") \
     ROW(round, round_sums, "out = acc / divisor, rounded once to float32") \
     ROW(extremum, amax_rows, "acc[r] = max(acc[r], row r)") \
     ROW(extremum, amax_columns, "acc[c] = max(acc[c], column c)") \
@@ -69,7 +71,7 @@ static inline double chain(double acc, const float *x, ptrdiff_t n) {
  *
  * NaN and infinities go to the chain; zeros change no sum, for acc starts at +0 and is never -0; below 2^300 nothing here overflows,
  * and with the last bit of a float32 at or above 2^-149 nothing is lost to underflow. */
-enum { PIECE = 128, WINDOW = 8 * PIECE };
+enum { PIECE = 128, WINDOW = OM_SUM_WINDOW };
 
 static inline double power_of_two(int64_t exponent) {
     uint64_t b = (uint64_t)(exponent + 1023) << 52;
@@ -211,9 +213,7 @@ static inline double sum_and_range(const float *x, ptrdiff_t n, uint32_t *top, u
 }
 
 /* n a multiple of PIECE, at most WINDOW; returns how many elements it added to *acc: 0 where no case holds. */
-static inline ptrdiff_t sum_window(double *acc, const float *x, ptrdiff_t n, int *tie) {
-    uint32_t top, low;
-    double sum = sum_and_range(x, n, &top, &low);
+static inline ptrdiff_t sum_found_window(double *acc, const float *x, ptrdiff_t n, int *tie, double sum, uint32_t top, uint32_t low) {
     if (top >= 0x7F800000) return 0;
     if (top == 0) return n;
     if (low == 0) low = least_above_zero(x, n);
@@ -236,6 +236,12 @@ static inline ptrdiff_t sum_window(double *acc, const float *x, ptrdiff_t n, int
     double u = power_of_two(spacing), slack = (double)n * (m + u);
     if (size - slack >= 0x1p52 * u && size + slack <= 0x1p53 * u) return sum_in_binade(acc, x, n, u, tie);
     return 0;
+}
+
+static inline ptrdiff_t sum_window(double *acc, const float *x, ptrdiff_t n, int *tie) {
+    uint32_t top, low;
+    double sum = sum_and_range(x, n, &top, &low);
+    return sum_found_window(acc, x, n, tie, sum, top, low);
 }
 
 static double sum_row_exact(double acc, const float *x, ptrdiff_t n) {
@@ -315,6 +321,33 @@ static void k_sum_rows(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff
         r += group;
     }
     for (; r < rows; r++) acc[r] = sum_row_exact(acc[r], x + r * stride, cols);
+}
+
+static void k_sum_windows(const float *x, ptrdiff_t windows, double *found) {
+    for (ptrdiff_t w = 0; VD_LANES > 1 && w < windows; w++) {
+        uint32_t range[2];
+        found[2 * w] = sum_and_range(x + w * WINDOW, WINDOW, &range[0], &range[1]);
+        memcpy(found + 2 * w + 1, range, sizeof range);
+    }
+}
+
+/* Whatever a window's case, its elements join the chain with the chain's bits; a window that fits no case goes the way of a row. */
+static ptrdiff_t k_sum_joined(const float *x, ptrdiff_t windows, const double *found, double *acc) {
+    ptrdiff_t untouched = 0;
+    for (ptrdiff_t w = 0; w < windows; w++) {
+        const float *window = x + w * WINDOW;
+        ptrdiff_t done = 0;
+        if (VD_LANES > 1) {
+            uint32_t range[2];
+            int tie = 0;
+            double before = *acc;
+            memcpy(range, found + 2 * w + 1, sizeof range);
+            done = sum_found_window(acc, window, WINDOW, &tie, found[2 * w], range[0], range[1]);
+            untouched += done == WINDOW && *acc == before + found[2 * w];
+        }
+        if (done < WINDOW) *acc = sum_row_exact(*acc, window + done, WINDOW - done);
+    }
+    return untouched;
 }
 
 /* Eight rows per visit of the running sums; fast mode lets the eight meet in float32 first. */

@@ -1,7 +1,7 @@
 """Owns reductions over axes: which kernel walks which axis, the order of a sum, and the cut into pieces; the loops are in reduce.h.
 
 Every output is one chain over the reduced axes in row-major order, whatever the strides; blocks and threads go over outputs. Only fast
-mode splits a sum of everything, at fixed places, and joins the parts in order.
+mode splits a sum of everything, at fixed places, and joins the parts in order; in exact mode threads look at its windows beforehand.
 """
 from libc.math cimport INFINITY, NAN
 from libc.stdint cimport int64_t
@@ -9,12 +9,15 @@ from libc.string cimport memset
 
 from onemodel._kernels.copy cimport Dims, array_layout, contiguous_strides, is_contiguous, simplify, strided_copy
 from onemodel._kernels.pieces cimport begin, cut, run
-from onemodel._kernels.table cimport (FAST, om_arg_fn, om_copy_fn, om_extremum_fn, om_map2_fn, om_quotient_fn, om_round_fn, om_share_fn, om_sum_fn,
-                                      om_table, om_ties_fn, row_index, smallest_piece, table_of)
+from onemodel._kernels.table cimport (EXACT, FAST, OM_SUM_WINDOW, om_arg_fn, om_copy_fn, om_extremum_fn, om_joined_fn, om_map2_fn,
+                                      om_quotient_fn, om_round_fn, om_share_fn, om_sum_fn, om_table, om_ties_fn, om_windows_fn, row_index,
+                                      smallest_piece, table_of, thread_count)
 from onemodel._pool.pool cimport give, take
 
 cdef Py_ssize_t SUM_ROWS = row_index("sum", "sum_rows")
 cdef Py_ssize_t SUM_COLUMNS = row_index("sum", "sum_columns")
+cdef Py_ssize_t SUM_WINDOWS = row_index("windows", "sum_windows")
+cdef Py_ssize_t SUM_JOINED = row_index("joined", "sum_joined")
 cdef Py_ssize_t ROUND_SUMS = row_index("round", "round_sums")
 cdef Py_ssize_t AMAX_ROWS = row_index("extremum", "amax_rows")
 cdef Py_ssize_t AMAX_COLUMNS = row_index("extremum", "amax_columns")
@@ -34,6 +37,7 @@ cdef enum:
     GATHER_ROWS = 8     # a strided block is first laid out as this many rows of this many elements
     GATHER_COLS = 2048
     SPAN = 65536        # where fast mode may split one sum
+    AHEAD = 1024        # windows that threads look at before the chain goes over them: 4 MB, still in the caches then
 
 # How a block of outputs is read: as contiguous columns, as contiguous rows, or through a copy.
 cdef enum Path:
@@ -241,6 +245,42 @@ cdef int sum_parts(const float *x, Py_ssize_t n, double *total) noexcept nogil:
     return 0
 
 
+# Exact mode's long sum: threads find out about windows, the caller's thread joins them to the chain.
+cdef struct Windows:
+    om_windows_fn *find
+    const float *x
+    double *found
+    Py_ssize_t windows, pieces
+
+
+cdef void windows_piece(void *context, Py_ssize_t p) noexcept nogil:
+    cdef Windows *job = <Windows *> context
+    cdef Py_ssize_t first = begin(job.windows, job.pieces, p)
+    job.find(job.x + first * OM_SUM_WINDOW, begin(job.windows, job.pieces, p + 1) - first, job.found + 2 * first)
+
+
+cdef int sum_windows(const float *x, Py_ssize_t n, double *total) noexcept nogil:
+    cdef Windows job
+    cdef const om_table *table = table_of(EXACT)
+    cdef Py_ssize_t at = 0, left = n // OM_SUM_WINDOW, known
+    job.find = <om_windows_fn *> table.row[SUM_WINDOWS]
+    job.found = <double *> take(2 * AHEAD * sizeof(double))
+    if job.found == NULL:
+        return -1
+    while left > 0:
+        job.x, job.windows = x + at, AHEAD if AHEAD < left else left
+        job.pieces = cut(job.windows * OM_SUM_WINDOW, job.windows)
+        run(windows_piece, &job, job.pieces)
+        known = (<om_joined_fn *> table.row[SUM_JOINED])(job.x, job.windows, job.found, total)
+        at += job.windows * OM_SUM_WINDOW
+        left -= job.windows
+        if known < job.windows // 2:  # the sum has left the grid on which looking ahead pays
+            break
+    give(job.found)
+    (<om_sum_fn *> table.row[SUM_ROWS])(x + at, 0, 1, n - at, total)
+    return 0
+
+
 cdef double sum_all(int mode, double acc, const float *x, Py_ssize_t n) noexcept nogil:
     (<om_sum_fn *> table_of(mode).row[SUM_ROWS])(x, 0, 1, n, &acc)
     return acc
@@ -259,8 +299,8 @@ cdef int reduce(int mode, int op, int ndim, const Py_ssize_t *shape, const Py_ss
         return 0
     if outputs == 0:
         return 0
-    if mode == FAST and op <= 1 and outputs == 1 and job.path == ROWS and job.outer_total == 1 and job.n > SPAN:
-        if sum_parts(x, job.n, &total) < 0:
+    if op <= 1 and outputs == 1 and job.path == ROWS and job.outer_total == 1 and job.n > SPAN and (mode == FAST or thread_count() > 1):
+        if (sum_parts(x, job.n, &total) if mode == FAST else sum_windows(x, job.n, &total)) < 0:
             return -1
         (<om_round_fn *> job.table.row[ROUND_SUMS])(&total, <double> job.n if op == 1 else 1.0, out, 1, 1)
         return 0

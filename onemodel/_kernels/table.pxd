@@ -11,6 +11,10 @@ cdef extern from "kernels.h" nogil:
     ctypedef void om_copy_fn(const void *src, Py_ssize_t src_row, Py_ssize_t src_col, void *dst, Py_ssize_t dst_row, Py_ssize_t dst_col, Py_ssize_t rows, Py_ssize_t cols) noexcept nogil
     ctypedef void om_cast_fn(const void *src, Py_ssize_t stride, void *dst, Py_ssize_t n) noexcept nogil
     ctypedef void om_sum_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, double *acc) noexcept nogil
+    enum:
+        OM_SUM_WINDOW
+    ctypedef void om_windows_fn(const float *x, Py_ssize_t windows, double *found) noexcept nogil
+    ctypedef Py_ssize_t om_joined_fn(const float *x, Py_ssize_t windows, const double *found, double *acc) noexcept nogil
     ctypedef void om_extremum_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, float *acc) noexcept nogil
     ctypedef void om_arg_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, int64_t *index) noexcept nogil
     ctypedef void om_round_fn(const double *acc, double divisor, float *out, Py_ssize_t stride, Py_ssize_t n) noexcept nogil
@@ -84,5 +88,7 @@ cdef const om_table *table_of(int mode) noexcept nogil
 cdef void parallel(task_fn *task, void *context, Py_ssize_t pieces) noexcept nogil
 # Index of a row by name; raises KeyError for an unknown name, ValueError if the row's signature class is another.
 cdef Py_ssize_t row_index(str signature, str name) except -1
+# Upper bound on the threads of one job: for choices that change no bit.
+cdef int thread_count() noexcept nogil
 # How many elements one parallel piece should have at least; tests set it to 1.
 cdef Py_ssize_t smallest_piece() noexcept nogil

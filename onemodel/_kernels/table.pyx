@@ -48,6 +48,10 @@ cdef void parallel(task_fn *task, void *context, Py_ssize_t pieces) noexcept nog
     om_parallel(task, context, pieces)
 
 
+cdef int thread_count() noexcept nogil:
+    return om_get_num_threads()
+
+
 cdef Py_ssize_t smallest_piece() noexcept nogil:
     return piece_elements
 
