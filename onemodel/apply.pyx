@@ -71,5 +71,7 @@ def apply_op(op, tuple args, dict kwargs):
         return out
     if r.saved is not None and any([s is result for s in r.saved]):
         set_saved(r, tuple([alias(out) if s is result else s for s in r.saved]))  # the result itself would be a cycle
+    if r.attributes is None and not r.rule.builtin:
+        r.attributes = {}  # which keeps record and output in the collector's view: an attribute set later may be the output
     bind(out, r)
     return out

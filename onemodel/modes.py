@@ -8,6 +8,7 @@ import inspect
 import os
 import platform
 import sys
+import threading
 
 from onemodel._kernels import table
 from onemodel._kernels.table import available_isas, get_isa
@@ -141,20 +142,23 @@ class use_isa(_Setting):
     # The choice is the whole process's, so blocks of several threads or generators may close in any order: each takes its own entry
     # off the list, and the last one left, or what was chosen before them all, is what runs.
     _open: list[tuple[object, str]] = []
+    _lock = threading.RLock()  # the list and what runs change together; a signal handler may open a block inside this
 
     def _set(self):
-        if not use_isa._open:
-            use_isa._open.append((None, get_isa()))
         mine = (object(), self.name)
-        use_isa._open.append(mine)
-        table.select_isa(self.name)
+        with use_isa._lock:
+            if not use_isa._open:
+                use_isa._open.append((None, get_isa()))
+            use_isa._open.append(mine)
+            table.select_isa(self.name)
         return mine
 
     def _restore(self, mine):
-        use_isa._open.remove(mine)
-        table.select_isa(use_isa._open[-1][1])
-        if len(use_isa._open) == 1:
-            use_isa._open.clear()
+        with use_isa._lock:
+            use_isa._open.remove(mine)
+            table.select_isa(use_isa._open[-1][1])
+            if len(use_isa._open) == 1:
+                use_isa._open.clear()
 
 
 def set_num_threads(n: int) -> None:

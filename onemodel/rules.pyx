@@ -8,6 +8,8 @@ Holds no shapes beyond broadcasting and no loops.
 
 import inspect
 
+import numpy as np
+
 from cpython.object cimport PyObject
 
 from onemodel._kernels.elementwise cimport COMPARE, MAP1, MAP2, MAP3, MAP4, SELECT, Operand, map_flat, map_strided
@@ -297,10 +299,23 @@ cdef Tensor slope(Map rule, Record r, Tensor g, int i):
     return out
 
 
-cdef Tensor compared(Map rule, Tensor t, a, b):
-    """A comparison of integers with a number of any size or with a fraction, which needs no common type."""
+cdef object number_of(object value):
+    """What integers and bool are compared with: a Python or NumPy number as a Python one, a whole float as an integer, because NumPy would round
+    int64 to meet a float. None for anything else."""
+    if isinstance(value, np.generic) and value.dtype.kind in "fiub":
+        value = float(value) if value.dtype.kind == "f" else int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, (int, float)) else None
+
+
+cdef Tensor compared(Map rule, Tensor t, object number, bint reverse):
+    """A comparison of integers or bool with a number of any size or with a fraction, which needs no common type."""
     cdef Tensor out = new_tensor(BOOL, t.rank, t.dims, True)
-    rule.integer(a, b, out=array_view(out, rule.name))
+    array = array_view(t, rule.name)
+    if t.code == BOOL:
+        array = array.view(np.uint8)  # NumPy's bool meets no integer beyond int64
+    rule.integer(*((number, array) if reverse else (array, number)), out=array_view(out, rule.name))
     return out
 
 
@@ -323,12 +338,12 @@ def function_of(Map rule, documented):
             cdef Tensor kept = None
             if isinstance(a, Tensor):
                 if not isinstance(b, Tensor):
-                    if rule.signature == COMPARE and (<Tensor>a).code not in (FLOAT32, BOOL) and isinstance(b, (int, float)):
-                        return compared(rule, <Tensor>a, array_view(a, rule.name), b)
+                    if rule.signature == COMPARE and (<Tensor>a).code != FLOAT32 and number_of(b) is not None:
+                        return compared(rule, <Tensor>a, number_of(b), False)
                     kept = as_tensor(b, (<Tensor>a).code, rule.name)
             elif isinstance(b, Tensor):
-                if rule.signature == COMPARE and (<Tensor>b).code not in (FLOAT32, BOOL) and isinstance(a, (int, float)):
-                    return compared(rule, <Tensor>b, a, array_view(b, rule.name))
+                if rule.signature == COMPARE and (<Tensor>b).code != FLOAT32 and number_of(a) is not None:
+                    return compared(rule, <Tensor>b, number_of(a), True)
                 kept = as_tensor(a, (<Tensor>b).code, rule.name)
             else:
                 return rule(a, b)

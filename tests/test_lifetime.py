@@ -74,6 +74,27 @@ def test_a_record_that_holds_its_output_is_collected(collector_at_rest):
     assert dies(lambda: Remembers.apply(om.ones(3).requires_grad_()))
 
 
+class Doubles(om.Op):
+    """Sets nothing in forward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2.0
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2.0
+
+
+def test_a_record_that_gets_its_output_after_forward_is_collected(collector_at_rest):
+    def late():
+        y = Doubles.apply(om.ones(3).requires_grad_())
+        y.grad_fn.y = y
+        return y
+
+    assert dies(late)
+
+
 def test_an_assigned_gradient_that_leads_back_is_collected(collector_at_rest):
     def from_its_graph():
         x = om.ones(3).requires_grad_()

@@ -142,6 +142,30 @@ def test_isa_blocks_close_in_any_order():
     assert om.get_isa() == before
 
 
+def test_isa_blocks_of_threads_do_not_lose_each_other():
+    before, errors = om.get_isa(), []
+    interval = sys.getswitchinterval()
+
+    def blocks(turn):
+        try:
+            for i in range(3000):
+                with om.use_isa(om.available_isas()[(i + turn) % len(om.available_isas())]):
+                    pass
+        except Exception as error:
+            errors.append(error)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=blocks, args=(turn,)) for turn in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors and om.get_isa() == before
+
+
 def test_no_grad_without_parentheses():
     @om.no_grad
     def doubled(x):

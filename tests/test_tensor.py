@@ -583,6 +583,14 @@ def test_integers_compare_with_any_number():
     t = om.tensor([1, 200], dtype=om.uint8)
     assert (t < 300).tolist() == [True, True] and (t > 1.5).tolist() == [False, True] and (-1 < t).tolist() == [True, True]
     assert (om.arange(3) >= 2**70).tolist() == [False, False, False]
+    assert (t < np.float32(1.5)).tolist() == [True, False] and (t < np.uint64(2**64 - 1)).tolist() == [True, True]
+    assert (om.tensor([True, False]) == 2**70).tolist() == [False, False] and (om.tensor([True]) > -1).tolist() == [True]
+
+
+@pytest.mark.parametrize("number,close", [(2**63 - 1, 2.0**63), (2**53 + 1, 2.0**53)])
+def test_a_whole_float_is_compared_without_rounding_the_integers(number, close):
+    t = om.tensor([number])
+    assert (t == close).tolist() == [False] and (t < close).tolist() == [number < close] and (close > t).tolist() == [number < close]
 
 
 @pytest.mark.parametrize("value,dtype", [(300, om.uint8), (-1, om.uint8), (2**31, om.int32)])
