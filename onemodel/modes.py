@@ -39,6 +39,11 @@ class _Setting(contextlib.ContextDecorator):
         return type(self)()
 
     def __call__(self, function):
+        name = type(self).__name__
+        if not callable(function):
+            raise TypeError(f"{name}: expected a function to decorate, got {type(function).__name__}; put @{name} under @classmethod")
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{name}: an async function would run outside the setting; write `with {name}` around what it computes between awaits")
         if not inspect.isgeneratorfunction(function):
             return super().__call__(function)
 

@@ -113,6 +113,8 @@ def register(cls: type[Op]) -> type[Op]:
     cls._rule = rule_of(cls)
     cls._rule.builtin = True
     for rule in rules(cls):
+        if isinstance(rule, Rule):
+            rule.builtin = True
         if isinstance(rule, Map):
             rule.name = name
     OPS[name] = cls

@@ -534,3 +534,16 @@ def test_records_of_built_in_operators_are_fixed():
     with pytest.raises(AttributeError, match="fixed"):
         y.grad_fn.arguments = (7, 0, 0)
     y.backward()
+
+
+@pytest.mark.parametrize("build", [lambda x: x.exp(), lambda x: om.linear(x, x), lambda x: x @ x, lambda x: x.T, lambda x: x[[0, 1]]])
+def test_every_record_of_a_built_in_operator_is_fixed(build):
+    y = build(om.ones(3, 3, requires_grad=True))
+    with pytest.raises(AttributeError, match="fixed"):
+        y.grad_fn.y = y
+
+
+def test_a_checked_index_stays_what_it_was():
+    y = om.ones(3, 3, requires_grad=True)[[0, 1]]
+    with pytest.raises(ValueError, match="read-only"):
+        y.grad_fn.index[0] = 10**9

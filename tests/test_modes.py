@@ -172,3 +172,13 @@ def test_no_grad_without_parentheses():
         return x * 2
 
     assert not doubled(om.ones(2, requires_grad=True)).requires_grad and om.is_grad_enabled()
+
+
+def test_no_grad_refuses_what_it_cannot_cover():
+    async def later():
+        return om.is_grad_enabled()
+
+    with pytest.raises(TypeError, match="async"):
+        om.no_grad(later)
+    with pytest.raises(TypeError, match="expected a function"):
+        om.no_grad(5)

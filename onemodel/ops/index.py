@@ -93,6 +93,7 @@ class _TakeRows(Op):
 
     @staticmethod
     def forward(ctx, x, index, axis):
+        index.flags.writeable = False  # it was checked, and backward's kernel believes it
         ctx.shape, ctx.axis, ctx.index = x.shape, axis, index
         return take_rows(x, index, axis)
 
