@@ -204,6 +204,7 @@ def nll_loss_bwd(Tensor g not None, Tensor target not None, Tensor weight, tuple
     cdef Tensor t = targets_of(target, "nll_loss"), dx = new_tensor(FLOAT32, rank, dims, True)
     cdef Tensor w = None if weight is None else densely(weight, "nll_loss")
     cdef Batch b = batch_of(rank, dims, axis)
+    check_targets(t, b.classes, ignore, "nll_loss")  # again: an array that shares their memory may have been written since
     g = densely(g, "nll_loss")
     done(loss_kernels.nll_loss_bwd(current_mode(), b.n, b.classes, b.inner, <const int64_t *>data_of(t, "nll_loss"), weight_of(w, "nll_loss"),
                                    ignore, reduction, total, <const float *>data_of(g, "nll_loss"), <float *>dx.storage.data), dx)
@@ -235,6 +236,7 @@ def cross_entropy_bwd(Tensor g not None, Tensor x not None, Tensor top not None,
     cdef Tensor rows = densely(x, "cross_entropy"), t = targets_of(target, "cross_entropy"), dx = new_like(x, True)
     cdef Tensor w = None if weight is None else densely(weight, "cross_entropy")
     cdef Batch b = batch_of(x.rank, x.dims, axis)
+    check_targets(t, b.classes, ignore, "cross_entropy")  # again: an array that shares their memory may have been written since
     g = densely(g, "cross_entropy")
     done(loss_kernels.cross_entropy_bwd(current_mode(), b.n, b.classes, b.inner, <const float *>data_of(rows, "cross_entropy"),
                                         <const float *>data_of(top, "cross_entropy"), <const float *>data_of(log_sum, "cross_entropy"),

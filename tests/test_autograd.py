@@ -547,3 +547,13 @@ def test_a_checked_index_stays_what_it_was():
     y = om.ones(3, 3, requires_grad=True)[[0, 1]]
     with pytest.raises(ValueError, match="read-only"):
         y.grad_fn.index[0] = 10**9
+
+
+@pytest.mark.parametrize("loss", [om.cross_entropy, om.nll_loss])
+def test_targets_written_through_an_array_are_checked_again(loss):
+    """Such a write raises no version, and a class out of range would be an address out of range."""
+    classes = np.zeros(4, np.int64)
+    y = loss(om.zeros(4, 3, requires_grad=True), om.from_numpy(classes))
+    classes[0] = 10**9
+    with pytest.raises(IndexError, match="target 1000000000"):
+        y.backward()
