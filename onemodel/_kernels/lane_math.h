@@ -465,8 +465,8 @@ static inline vf float_gelu_erf(vf x) {
 #else
     const float *c = EXP_FLOAT_SHORT; /* two chains of half the latency */
     vf z = vf_mul(r, r), p = vf_fma(vf_set(c[4]), z, vf_fma(vf_set(c[3]), r, vf_set(c[2])));
-    vf q = vf_fma(z, vf_fma(p, z, vf_fma(vf_set(c[1]), r, vf_set(c[0]))), r);
-    return vf_sub(base, vf_scale(vf_add(a, vf_fma(sum, q, v)), k));
+    low = vf_fma(z, vf_fma(p, z, vf_fma(vf_set(c[1]), r, vf_set(c[0]))), low); /* e^r - 1 = high + low */
+    return vf_sub(base, vf_scale(vf_add(a, vf_fma(sum, high, vf_fma(sum, low, v))), k));
 #endif
 }
 /* Its slope: with d = Phi(-t) - t phi(t) = e^(-t^2/2) (M(t) - t / sqrt(2 pi)), d where x is negative, else 1 - d. */
