@@ -42,7 +42,8 @@ class _Numbered(Module):
 
     @classmethod
     def _of(cls, items: list[tuple[str, Module]]) -> _Numbered:
-        raise NotImplementedError
+        """A container of some of the items: what a slice gives; each kind names its modules in its own way."""
+        raise NotImplementedError(f"{cls.__name__} defines no _of(items)")
 
 
 class Sequential(_Numbered):
