@@ -592,6 +592,8 @@ cdef Py_ssize_t normal_axis(object dim, int rank, str op) except -1:
         d = dim
     except OverflowError:
         d = MAX_NDIM + 1
+    except TypeError:
+        raise TypeError(f"{op}: a dimension must be an integer, got {type(dim).__name__}") from None
     cdef int span = rank if rank > 0 else 1  # a 0-d tensor answers to -1 and 0, as torch's does
     if d < -span or d >= span:
         raise IndexError(f"{op}: dimension {dim} is out of range for {rank} dimensions; expected {-span} to {span - 1}")

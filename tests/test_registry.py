@@ -96,3 +96,9 @@ def test_two_inputs_never_tie():
     a, b = samples.values(Input((301,)), 0), samples.values(Input((301,)), 1)
     assert np.abs(a[:, None] - b).min() > 1e-3 and np.abs(a).min() > 1e-3
     assert np.array_equal(a, samples.values(Input((301,)), 0))
+
+
+@pytest.mark.parametrize("call", [lambda x: x.sum("a"), lambda x: om.argmax(x, (0, 1)), lambda x: om.softmax(x, None), lambda x: x.transpose(0, 1.5)])
+def test_a_dimension_of_another_type_is_named(call):
+    with pytest.raises(TypeError, match="^(sum|argmax|softmax|transpose): a dimension must be an integer"):
+        call(om.ones(2, 3))
