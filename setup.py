@@ -51,6 +51,8 @@ LDFLAGS = ["-pthread", *shlex.split(os.environ.get("ONEMODEL_LDFLAGS", ""))]
 isas = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}.get(machine)
 if isas is None:
     raise SystemExit(f"onemodel: no kernels for {machine!r}; expected x86-64 or aarch64")
+if wanted := os.environ.get("ONEMODEL_ISAS", "").split():  # while a kernel is being written: fewer variants, a build in seconds
+    isas = {isa: isas[isa] for isa in isas if isa in wanted}
 
 root = Path(__file__).parent.resolve()
 kernels = Path("onemodel/_kernels")

@@ -77,8 +77,15 @@ typedef void om_philox_integers_fn(uint64_t seed, uint64_t offset, int64_t low, 
 #include "optim.h"
 #include "philox.h"
 #include "gemm.h"
+#include "conv.h"
+#include "conv_weight.h"
+#include "depthwise.h"
+#include "pooling.h"
+#include "norm.h"
+#include "resize.h"
 
-#define OM_ROWS(ROW) OM_ELEMENTWISE(ROW) OM_COPY(ROW) OM_REDUCE(ROW) OM_SOFTMAX(ROW) OM_LOSS(ROW) OM_OPTIM(ROW) OM_PHILOX(ROW)
+#define OM_ROWS(ROW) OM_ELEMENTWISE(ROW) OM_COPY(ROW) OM_REDUCE(ROW) OM_SOFTMAX(ROW) OM_LOSS(ROW) OM_OPTIM(ROW) OM_PHILOX(ROW) \
+    OM_CONV(ROW) OM_CONV_WEIGHT(ROW) OM_DEPTHWISE(ROW) OM_POOLING(ROW) OM_NORM(ROW) OM_RESIZE(ROW)
 
 typedef void (*om_fn)(void); /* any row; cast back to its class before the call */
 

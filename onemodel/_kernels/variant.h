@@ -11,6 +11,12 @@
 #include "optim.h"
 #include "philox.h"
 #include "gemm.h"
+#include "conv.h"
+#include "conv_weight.h"
+#include "depthwise.h"
+#include "pooling.h"
+#include "norm.h"
+#include "resize.h"
 
 #define OM_PASTE_(a, b, c) om_table_##a##_##b
 #define OM_PASTE(a, b) OM_PASTE_(a, b, )

@@ -1,0 +1,1 @@
+"""conv2d and conv1d."""

@@ -1,0 +1,1 @@
+"""gather, index_select, masked_fill and cumsum."""

@@ -1,0 +1,1 @@
+"""batch_norm, layer_norm, rms_norm and group_norm."""

@@ -1,0 +1,1 @@
+"""max, average, global and adaptive pooling."""

@@ -1,0 +1,1 @@
+"""interpolate and resize2d."""
