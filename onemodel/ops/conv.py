@@ -1,1 +1,1 @@
-"""conv2d and conv1d."""
+"""Convolutions: conv2d and conv1d. Must not contain a loop over elements."""

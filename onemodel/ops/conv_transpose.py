@@ -1,1 +1,1 @@
-"""conv_transpose2d."""
+"""Transposed convolution: conv_transpose2d. Must not contain a loop over elements."""

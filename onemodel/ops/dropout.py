@@ -1,1 +1,1 @@
-"""dropout."""
+"""Random zeros: dropout. Must not contain a generator, which is in onemodel/random.py."""

@@ -1,1 +1,1 @@
-"""gather, index_select, masked_fill and cumsum."""
+"""Elements by index or mask: gather, index_select, masked_fill and cumsum. Must not contain a loop."""

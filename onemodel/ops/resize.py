@@ -1,1 +1,1 @@
-"""interpolate and resize2d."""
+"""Resizing of planes: interpolate, also named resize2d. Must not contain a loop over elements."""
