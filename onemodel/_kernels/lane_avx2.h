@@ -73,6 +73,7 @@ static inline vd vd_add(vd a, vd b) { return _mm256_add_pd(a, b); }
 static inline vd vd_sub(vd a, vd b) { return _mm256_sub_pd(a, b); }
 static inline vd vd_mul(vd a, vd b) { return _mm256_mul_pd(a, b); }
 static inline vd vd_div(vd a, vd b) { return _mm256_div_pd(a, b); }
+static inline vd vd_max(vd a, vd b) { return _mm256_max_pd(a, b); }
 static inline vd vd_and(vd a, vd b) { return _mm256_and_pd(a, b); }
 static inline vd vd_xor(vd a, vd b) { return _mm256_xor_pd(a, b); }
 #define vd_shl(a, k) _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(a), k))

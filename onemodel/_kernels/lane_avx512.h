@@ -68,6 +68,7 @@ static inline vd vd_add(vd a, vd b) { return _mm512_add_pd(a, b); }
 static inline vd vd_sub(vd a, vd b) { return _mm512_sub_pd(a, b); }
 static inline vd vd_mul(vd a, vd b) { return _mm512_mul_pd(a, b); }
 static inline vd vd_div(vd a, vd b) { return _mm512_div_pd(a, b); }
+static inline vd vd_max(vd a, vd b) { return _mm512_max_pd(a, b); }
 static inline vd vd_and(vd a, vd b) { return _mm512_and_pd(a, b); }
 static inline vd vd_xor(vd a, vd b) { return _mm512_xor_pd(a, b); }
 #define vd_shl(a, k) _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(a), k))

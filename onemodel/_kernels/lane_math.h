@@ -39,6 +39,7 @@ static inline vw vw_add(vw a, vw b) { return (vw){vd_add(a.lo, b.lo), vd_add(a.h
 static inline vw vw_sub(vw a, vw b) { return (vw){vd_sub(a.lo, b.lo), vd_sub(a.hi, b.hi)}; }
 static inline vw vw_mul(vw a, vw b) { return (vw){vd_mul(a.lo, b.lo), vd_mul(a.hi, b.hi)}; }
 static inline vw vw_div(vw a, vw b) { return (vw){vd_div(a.lo, b.lo), vd_div(a.hi, b.hi)}; }
+static inline vw vw_max(vw a, vw b) { return (vw){vd_max(a.lo, b.lo), vd_max(a.hi, b.hi)}; }
 static inline vw vw_and(vw a, vw b) { return (vw){vd_and(a.lo, b.lo), vd_and(a.hi, b.hi)}; }
 static inline vw vw_xor(vw a, vw b) { return (vw){vd_xor(a.lo, b.lo), vd_xor(a.hi, b.hi)}; }
 static inline vw vw_iadd(vw a, vw b) { return (vw){vd_iadd(a.lo, b.lo), vd_iadd(a.hi, b.hi)}; }

@@ -80,6 +80,7 @@ static inline vd vd_add(vd a, vd b) { return vaddq_f64(a, b); }
 static inline vd vd_sub(vd a, vd b) { return vsubq_f64(a, b); }
 static inline vd vd_mul(vd a, vd b) { return vmulq_f64(a, b); }
 static inline vd vd_div(vd a, vd b) { return vdivq_f64(a, b); }
+static inline vd vd_max(vd a, vd b) { return vbslq_f64(vcgtq_f64(a, b), a, b); }
 #define vd_words(a) vreinterpretq_u64_f64(a)
 #define vd_of_words(a) vreinterpretq_f64_u64(a)
 static inline vd vd_and(vd a, vd b) { return vd_of_words(vandq_u64(vd_words(a), vd_words(b))); }

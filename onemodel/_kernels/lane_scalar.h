@@ -5,7 +5,7 @@
  *   lane, and vf_from_vd keeps the first, so code written for two halves costs nothing twice (the second half is dead).
  *   _tail: the first n lanes, 0 < n < LANES; the others are 0 on load and untouched on store.
  *   vf_fma: one rounding. vf_madd: fast mode's a·b + c, fused where that is one instruction.
- *   vf_max: a > b ? a : b, vf_min: a < b ? a : b (so b where either is NaN or both are zero). vf_select: m ? a : b.
+ *   vf_max, vd_max: a > b ? a : b, vf_min: a < b ? a : b (so b where either is NaN or both are zero). vf_select: m ? a : b.
  *   vf_scale: stands in lane_math.h, except where it is one instruction.
  *   HAS_FMA: vf_fma is one instruction. vf_lookup: entry i mod 16 of a table of sixteen.
  *   vf_bits and vi_bits reinterpret; vi_round rounds to nearest even, |a| < 2^31; vi_shr and vd_shr shift zeros in, k is a constant; vd_widen reads
@@ -108,6 +108,7 @@ static inline vd vd_add(vd a, vd b) { return a + b; }
 static inline vd vd_sub(vd a, vd b) { return a - b; }
 static inline vd vd_mul(vd a, vd b) { return a * b; }
 static inline vd vd_div(vd a, vd b) { return a / b; }
+static inline vd vd_max(vd a, vd b) { return a > b ? a : b; }
 static inline vd vd_and(vd a, vd b) { return of_bits(bits_of(a) & bits_of(b)); }
 static inline vd vd_xor(vd a, vd b) { return of_bits(bits_of(a) ^ bits_of(b)); }
 static inline vd vd_shl(vd a, int k) { return of_bits(bits_of(a) << k); }

@@ -82,6 +82,7 @@ static inline vd vd_add(vd a, vd b) { return _mm_add_pd(a, b); }
 static inline vd vd_sub(vd a, vd b) { return _mm_sub_pd(a, b); }
 static inline vd vd_mul(vd a, vd b) { return _mm_mul_pd(a, b); }
 static inline vd vd_div(vd a, vd b) { return _mm_div_pd(a, b); }
+static inline vd vd_max(vd a, vd b) { return _mm_max_pd(a, b); }
 static inline vd vd_and(vd a, vd b) { return _mm_and_pd(a, b); }
 static inline vd vd_xor(vd a, vd b) { return _mm_xor_pd(a, b); }
 #define vd_shl(a, k) _mm_castsi128_pd(_mm_slli_epi64(_mm_castpd_si128(a), k))

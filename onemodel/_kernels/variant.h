@@ -17,6 +17,7 @@
 #include "pooling.h"
 #include "norm.h"
 #include "resize.h"
+#include "ctc.h"
 
 #define OM_PASTE_(a, b, c) om_table_##a##_##b
 #define OM_PASTE(a, b) OM_PASTE_(a, b, )

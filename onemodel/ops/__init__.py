@@ -6,6 +6,7 @@ from onemodel.ops import (
     compare,
     conv,
     conv_transpose,
+    ctc,
     dropout,
     embedding,
     functions,
