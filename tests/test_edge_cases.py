@@ -78,7 +78,7 @@ def test_G02_slope_of_gelu_far_out(path, form):
     assert x.grad.tolist() == [1.0, 0.0, 1.0, 0.0] * 10
 
 
-ONE_VARIABLE = ["tanh", "sigmoid", "exp", "gelu", "gelu_tanh", "sin", "cos", "log", "sqrt", "relu"]
+ONE_VARIABLE = ["tanh", "sigmoid", "exp", "gelu", "gelu_tanh", "sin", "cos", "log", "sqrt", "relu", "silu", "softplus", "leaky_relu", "elu"]
 
 
 def words(t):

@@ -20,6 +20,7 @@
     ROW(map1, abs, "|x|") \
     ROW(map1, gelu_erf, "x (1 + erf(x / sqrt 2)) / 2") \
     ROW(map1, gelu_tanh, "x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2") \
+    ROW(map1, silu, "x / (1 + e^-x)") \
     ROW(map2, add, "a + b") \
     ROW(map2, sub, "a - b") \
     ROW(map2, mul, "a * b") \
@@ -37,6 +38,13 @@
     ROW(map2, abs_bwd, "(x, g): g, -g, or 0 where x is 0 or NaN") \
     ROW(map2, gelu_erf_bwd, "(x, g): g times the slope of gelu_erf") \
     ROW(map2, gelu_tanh_bwd, "(x, g): g times the slope of gelu_tanh") \
+    ROW(map2, silu_bwd, "(x, g): g times the slope of silu") \
+    ROW(map2, leaky_relu, "(x, slope): x where x > 0, else x slope") \
+    ROW(map3, leaky_relu_bwd, "(x, slope, g): g where x > 0, else g slope") \
+    ROW(map2, elu, "(x, a): x where x >= 0, else a (e^x - 1)") \
+    ROW(map3, elu_bwd, "(x, a, g): g where x > 0, else (g a) e^x") \
+    ROW(map3, softplus, "(x, b, threshold): log(1 + e^(b x)) / b, x where b x > threshold") \
+    ROW(map4, softplus_bwd, "(x, b, threshold, g): g sigmoid(b x), g where b x > threshold") \
     ROW(map3, fma, "a b + c rounded once: the step of exact products, here to be checked by itself") \
     ROW(map3, div_bwd_b, "(a, b, g): -(g a) / (b b)") \
     ROW(map3, maximum_bwd, "(a, b, g): the share of a: 0 where a < b, g/2 where equal, else g; swap a and b for the share of b") \
@@ -57,6 +65,7 @@
 
 #if defined(OM_VARIANT) && !defined(OM_ELEMENTWISE_LOOPS)
 #define OM_ELEMENTWISE_LOOPS
+#include "lane_activation.h"
 
 /* The loops, specialised by inlining for one row's function each. All inputs of a step are loaded before its output is stored, since the
  * output may be an input. No unrolling by hand: the steps are independent, and the processor overlaps them. */
@@ -118,6 +127,7 @@ OM_MAP1(square, vf_mul(x, x))
 OM_MAP1(abs, vf_abs(x))
 OM_MAP1(gelu_erf, lane_gelu_erf(x))
 OM_MAP1(gelu_tanh, exact_gelu_tanh(x))
+OM_MAP1(silu, lane_silu(x))
 
 OM_MAP2(add, a, b, vf_add(a, b))
 OM_MAP2(sub, a, b, vf_sub(a, b))
@@ -138,6 +148,13 @@ OM_MAP2(square_bwd, x, g, vf_mul(g, vf_add(x, x)))
 OM_MAP2(abs_bwd, x, g, vf_select(vf_lt(ZERO, x), g, vf_select(vf_lt(x, ZERO), vf_neg(g), ZERO)))
 OM_MAP2(gelu_erf_bwd, x, g, lane_gelu_erf_bwd(x, g))
 OM_MAP2(gelu_tanh_bwd, x, g, exact_gelu_tanh_bwd(x, g))
+OM_MAP2(silu_bwd, x, g, vf_mul(g, lane_silu_slope(x)))
+OM_MAP2(leaky_relu, x, slope, vf_select(vf_lt(ZERO, x), x, vf_mul(x, slope)))
+OM_MAP3(leaky_relu_bwd, x, slope, g, vf_select(vf_lt(ZERO, x), g, vf_mul(g, slope)))
+OM_MAP2(elu, x, a, lane_elu(x, a))
+OM_MAP3(elu_bwd, x, a, g, vf_select(vf_lt(ZERO, x), g, vf_mul(vf_mul(g, a), lane_exp(x))))
+OM_MAP3(softplus, x, b, threshold, lane_softplus(x, b, threshold))
+OM_MAP4(softplus_bwd, x, b, threshold, g, vf_mul(g, lane_softplus_slope(x, b, threshold)))
 
 OM_MAP3(fma, a, b, c, vf_fma(a, b, c))
 OM_MAP3(div_bwd_b, a, b, g, vf_neg(vf_div(vf_mul(g, a), vf_mul(b, b))))

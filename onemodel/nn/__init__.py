@@ -1,11 +1,11 @@
 """Owns the list of layers: one file per family, torch's names, parameters and first values. Must not contain a layer."""
 
-from onemodel.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
+from onemodel.nn.activation import ELU, GELU, LeakyReLU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
 from onemodel.nn.containers import ModuleList, Sequential
 from onemodel.nn.linear import Identity, Linear
 from onemodel.nn.loss import CrossEntropyLoss, MSELoss, NLLLoss
 from onemodel.nn.module import Module, Parameter
 from onemodel.nn.shape import Flatten
 
-__all__ = ["GELU", "CrossEntropyLoss", "Flatten", "Identity", "Linear", "LogSoftmax", "MSELoss", "Module", "ModuleList", "NLLLoss",
-           "Parameter", "ReLU", "Sequential", "Sigmoid", "Softmax", "Tanh"]
+__all__ = ["ELU", "GELU", "CrossEntropyLoss", "Flatten", "Identity", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "Module", "ModuleList",
+           "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
