@@ -1,0 +1,282 @@
+"""Owns the blocking and threads of convolution weight gradients; the tile and the padded copy of an image are in conv_weight.h.
+
+The product is dwᵀ[k][oc] = unfolded x[k][positions] · gᵀ[positions][oc], k over (channel, kernel row, kernel column). Gradients are packed; x is
+never unfolded where its image can be read at an offset. Must not contain arithmetic: no choice made here can change a bit.
+"""
+
+import numpy as np
+
+cimport numpy as cnp
+from libc.string cimport memset
+
+from onemodel._kernels.conv cimport Conv
+from onemodel._kernels.pieces cimport run
+from onemodel._kernels.table cimport current_mode, om_copy_fn, om_gemm, om_table, row_index, smallest_piece, table_of
+from onemodel._pool.pool cimport give, take
+
+cnp.import_array()
+
+cdef extern from "kernels.h" nogil:
+    enum:
+        OM_WEIGHT_BEGIN
+        OM_WEIGHT_END
+        OM_WEIGHT_STORE
+        OM_WEIGHT_FINAL
+    ctypedef void om_frame_fn(const float *x, Py_ssize_t xh, Py_ssize_t ih, Py_ssize_t iw, Py_ssize_t top, Py_ssize_t down, Py_ssize_t left,
+                              Py_ssize_t right, Py_ssize_t rows, Py_ssize_t cols, float *dst, Py_ssize_t pitch) noexcept nogil
+    ctypedef void om_weight_tile_fn(Py_ssize_t m, Py_ssize_t n, const float *const *at, Py_ssize_t rows, Py_ssize_t cols, Py_ssize_t xr,
+                                    Py_ssize_t xs, const float *g, float *chain, float *sum, int flags) noexcept nogil
+
+cdef Py_ssize_t FRAME = row_index("frame", "frame")
+cdef Py_ssize_t TILE = row_index("weight_tile", "weight_tile")
+cdef Py_ssize_t TURN = row_index("copy", "copy_4")
+
+cdef enum:
+    POSITIONS = 256             # of one chunk: a packed panel of gradients stays in L1
+    FRAME_FLOATS = 49152        # of images prepared at once: they stay in L2
+    ROWS = 1024                 # of the unfolded matrix prepared at once
+    SUM_FLOATS = 131072         # of the result that one piece accumulates
+    PIECE_COLUMNS = 256         # output channels of a piece: their packed gradients stay in L2
+    MADDS_PER_ELEMENT = 16      # as in gemm.pyx
+    MOST_PIECES = 32            # of all groups: every piece prepares its own operands
+    LEAST_ROWS = 144            # of a piece, so that packing its gradients is a few percent; a quarter where pieces are scarce
+
+# How rows of the unfolded matrix are read: out of x itself, where no tap is outside; out of padded copies of its planes; unfolded, where
+# strides, dilation or kernels are so large that a plane would be mostly read in vain.
+cdef enum Form:
+    DIRECT
+    FRAMED
+    UNFOLDED
+
+cdef struct Job:
+    const om_gemm *gemm
+    om_frame_fn *frame
+    om_weight_tile_fn *tile
+    om_copy_fn *turn
+    Conv c
+    const float *x
+    const float *g
+    float *dw
+    Py_ssize_t icg              # channels of a group
+    Py_ssize_t ocg
+    Py_ssize_t taps
+    Py_ssize_t k                # rows of the unfolded matrix: icg * taps
+    Py_ssize_t positions
+    Py_ssize_t rows             # output rows and columns of a chunk
+    Py_ssize_t cols
+    Form form
+    Py_ssize_t pitch            # of a framed plane
+    Py_ssize_t plane
+    Py_ssize_t part             # rows of the unfolded matrix prepared at once
+    Py_ssize_t ks               # rows and columns of a piece
+    Py_ssize_t ocs
+    Py_ssize_t k_parts
+    Py_ssize_t oc_parts
+    Py_ssize_t x_floats         # scratch of a piece: prepared x, packed g, and the results
+    Py_ssize_t g_floats
+    Py_ssize_t sum_floats
+    int failed
+
+
+cdef inline Py_ssize_t parts_of(Py_ssize_t whole, Py_ssize_t most) noexcept nogil:
+    return (whole + most - 1) // most
+
+
+cdef inline Py_ssize_t even(Py_ssize_t whole, Py_ssize_t parts) noexcept nogil:
+    return parts_of(whole, parts) if parts > 1 else whole
+
+
+cdef inline Py_ssize_t panel_width(const Job *j, Py_ssize_t columns) noexcept nogil:
+    """Floats in a row of the panel that takes the first of so many columns."""
+    return parts_of(min(columns, j.gemm.nr), j.gemm.lanes) * j.gemm.lanes
+
+
+cdef bint all_inside(const Conv *c) noexcept nogil:
+    return (c.pt == 0 and c.pl == 0 and (c.oh - 1) * c.sh + (c.kh - 1) * c.dh < c.ih
+            and (c.ow - 1) * c.sw + (c.kw - 1) * c.dw < c.iw)
+
+
+cdef void plan(Job *j) noexcept nogil:
+    cdef Conv *c = &j.c
+    cdef Py_ssize_t width = j.gemm.nr, panels, want, high, wide
+    cdef double least, madds
+    if all_inside(c) and c.kh == 1 and c.kw == 1 and c.sh == 1 and c.sw == 1 and c.xh == c.iw and c.ow == c.iw:
+        c.ow, c.iw, c.oh, c.ih = c.oh * c.ow, c.oh * c.ow, 1, 1  # positions follow each other in x as in g
+    j.icg, j.ocg = c.ic // c.groups, c.oc // c.groups
+    j.taps = c.kh * c.kw
+    j.k = j.icg * j.taps
+    j.positions = c.oh * c.ow
+    if c.ow > POSITIONS:
+        j.rows, j.cols = 1, even(c.ow, parts_of(c.ow, POSITIONS))
+    else:
+        j.cols = c.ow
+        j.rows = even(c.oh, parts_of(c.oh, POSITIONS // c.ow))
+    # how x is read
+    high, wide = (j.rows - 1) * c.sh + (c.kh - 1) * c.dh + 1, (j.cols - 1) * c.sw + (c.kw - 1) * c.dw + 1
+    j.pitch = wide
+    j.plane = high * wide
+    if all_inside(c):
+        j.form = DIRECT
+        j.part = min(j.k, ROWS)
+        j.x_floats = 0
+    elif j.taps <= ROWS and j.plane <= FRAME_FLOATS and j.plane <= 2 * j.taps * j.rows * j.cols:
+        j.form = FRAMED
+        j.part = max(min(min(FRAME_FLOATS // j.plane, ROWS // j.taps), j.icg), 1) * j.taps
+        j.x_floats = j.part // j.taps * j.plane
+    else:
+        j.form = UNFOLDED
+        j.part = min(j.k, min(ROWS, FRAME_FLOATS // (j.rows * j.cols)))
+        j.x_floats = j.part * j.rows * j.cols
+    # pieces
+    madds = <double>c.n * j.positions * j.k * j.ocg
+    least = <double>smallest_piece() * MADDS_PER_ELEMENT
+    want = <Py_ssize_t>min(madds * c.groups / least, <double>MOST_PIECES)
+    want = parts_of(max(want, 1), c.groups)
+    panels = parts_of(j.ocg, width)
+    j.oc_parts = max(min(want, panels), parts_of(j.ocg, PIECE_COLUMNS))
+    j.ocs = parts_of(panels, j.oc_parts) * width
+    j.oc_parts = parts_of(j.ocg, j.ocs)
+    want = parts_of(want, j.oc_parts)
+    want = min(want, max(j.k // LEAST_ROWS, min(j.k // (LEAST_ROWS // 4), parts_of(8, j.oc_parts * c.groups))))
+    j.k_parts = max(max(want, 1), parts_of(j.k, SUM_FLOATS // j.ocs))
+    j.ks = even(j.k, j.k_parts)
+    if j.form == FRAMED:
+        j.ks = parts_of(j.ks, j.taps) * j.taps  # whole planes
+    j.k_parts = parts_of(j.k, j.ks)
+    j.g_floats = j.rows * j.cols * j.ocs
+    j.sum_floats = j.ks * j.ocs
+
+
+cdef void prepare(const Job *j, const float *x, Py_ssize_t k0, Py_ssize_t k1, Py_ssize_t r0, Py_ssize_t c0, Py_ssize_t rows, Py_ssize_t cols,
+                  float *room, const float **at) noexcept nogil:
+    """Where rows k0 to k1 of the unfolded matrix begin for a chunk of positions; x is the group's image."""
+    cdef const Conv *c = &j.c
+    cdef Py_ssize_t channel = k0 // j.taps, kh = k0 % j.taps // c.kw, kw = k0 % c.kw, k
+    cdef Py_ssize_t top = r0 * c.sh - c.pt, left = c0 * c.sw - c.pl
+    cdef const float *plane = x + channel * c.xc
+    for k in range(k1 - k0):
+        if j.form == DIRECT:
+            at[k] = plane + (top + kh * c.dh) * c.xh + left + kw * c.dw
+        elif j.form == FRAMED:
+            if kh == 0 and kw == 0:
+                if k > 0:
+                    room += j.plane
+                j.frame(plane, c.xh, c.ih, c.iw, top, 1, left, 1, (rows - 1) * c.sh + (c.kh - 1) * c.dh + 1,
+                        (cols - 1) * c.sw + (c.kw - 1) * c.dw + 1, room, j.pitch)
+            at[k] = room + kh * c.dh * j.pitch + kw * c.dw
+        else:
+            j.frame(plane, c.xh, c.ih, c.iw, top + kh * c.dh, c.sh, left + kw * c.dw, c.sw, rows, cols, room, cols)
+            at[k] = room
+            room += rows * cols
+        kw += 1
+        if kw == c.kw:
+            kw = 0
+            kh += 1
+            if kh == c.kh:
+                kh = 0
+                plane += c.xc
+
+
+cdef void chunk(const Job *j, const float **at, Py_ssize_t k, Py_ssize_t m, Py_ssize_t ks, Py_ssize_t n, Py_ssize_t rows, Py_ssize_t cols,
+                const float *g, float *chain, float *sum, int flags) noexcept nogil:
+    """m prepared rows, from row k of the piece's ks, by n columns: each panel of g stays in L1 and meets all tiles of rows."""
+    cdef Py_ssize_t xr, xs = j.c.sw, i, col = 0, width, tiles, mm, to
+    if j.form == UNFOLDED:
+        xr, xs = cols, 1
+    else:
+        xr = j.c.sh * (j.c.xh if j.form == DIRECT else j.pitch)
+    while col < n:
+        width = panel_width(j, n - col)
+        i, tiles = 0, parts_of(m, j.gemm.mr)
+        while i < m:
+            mm = parts_of(m - i, tiles)
+            to = col * ks + (k + i) * width
+            j.tile(mm, width, at + i, rows, cols, xr, xs, g + col * rows * cols, chain + to, sum + to, flags)
+            tiles -= 1
+            i += mm
+        col += width
+
+
+cdef void weight_piece(void *context, Py_ssize_t piece) noexcept nogil:
+    """Some rows and columns of one group's dw, all images in order."""
+    cdef Job *j = <Job *>context
+    cdef const Conv *c = &j.c
+    cdef Py_ssize_t k0 = piece % j.k_parts * j.ks, o0 = piece // j.k_parts % j.oc_parts * j.ocs, group = piece // (j.k_parts * j.oc_parts)
+    cdef Py_ssize_t ks = min(j.ks, j.k - k0), n = min(j.ocs, j.ocg - o0), width
+    cdef Py_ssize_t image, r0, c0, rows, cols, k, kk
+    cdef const float *x
+    cdef const float *g
+    cdef int flags
+    cdef size_t floats = (j.g_floats + 2 * j.sum_floats + j.x_floats + 31) // 16 * 16  # a vector of room after x
+    cdef float *gp = <float *>take(floats * sizeof(float) + j.part * sizeof(float *))
+    if gp == NULL:
+        j.failed = -1
+        return
+    cdef float *sum = gp + j.g_floats
+    cdef float *chain = sum + j.sum_floats
+    cdef float *room = chain + j.sum_floats
+    cdef const float **at = <const float **>(gp + floats)
+    for image in range(c.n):
+        x = j.x + image * c.xn + group * j.icg * c.xc
+        g = j.g + (image * c.oc + group * j.ocg + o0) * j.positions
+        r0 = 0
+        while r0 < c.oh:
+            rows = min(j.rows, c.oh - r0)
+            c0 = 0
+            while c0 < c.ow:
+                cols = min(j.cols, c.ow - c0)
+                j.gemm.pack(g + r0 * c.ow + c0, 1, j.positions, rows * cols, n, j.gemm.nr, gp)
+                flags = OM_WEIGHT_BEGIN if r0 == 0 and c0 == 0 else 0
+                if r0 + rows == c.oh and c0 + cols == c.ow:
+                    flags |= OM_WEIGHT_END | (OM_WEIGHT_STORE if image == 0 else 0) | (OM_WEIGHT_FINAL if image == c.n - 1 else 0)
+                k = 0
+                while k < ks:
+                    kk = min(j.part, ks - k)
+                    prepare(j, x, k0 + k, k0 + k + kk, r0, c0, rows, cols, room, at)
+                    chunk(j, at, k, kk, ks, n, rows, cols, gp, chain, sum, flags)
+                    k += kk
+                c0 += cols
+            r0 += rows
+    k = 0
+    while k < n:
+        width = panel_width(j, n - k)
+        j.turn(sum + k * ks, 1, width, j.dw + (group * j.ocg + o0 + k) * j.k + k0, j.k, 1, min(n - k, width), ks)
+        k += width
+    give(gp)
+
+
+cdef int conv_weight(int mode, const Conv *c, const float *x, const float *g, float *dw) noexcept nogil:
+    cdef Job j
+    cdef const om_table *table = table_of(mode)
+    j.c, j.x, j.g, j.dw, j.failed = c[0], x, g, dw, 0
+    j.gemm, j.frame, j.tile, j.turn = &table.gemm, <om_frame_fn *>table.row[FRAME], <om_weight_tile_fn *>table.row[TILE], <om_copy_fn *>table.row[TURN]
+    if c.groups == 0 or c.oc * (c.ic // c.groups) * c.kh * c.kw == 0:
+        return 0
+    if c.n * c.oh * c.ow == 0:
+        memset(dw, 0, c.oc * (c.ic // c.groups) * c.kh * c.kw * sizeof(float))
+        return 0
+    plan(&j)
+    run(weight_piece, &j, c.groups * j.oc_parts * j.k_parts)
+    return j.failed
+
+
+def _array_conv_weight(cnp.ndarray x, cnp.ndarray g, kernel, stride=(1, 1), padding=(0, 0), dilation=(1, 1), Py_ssize_t groups=1, mode=None):
+    """dw of float32 arrays x [n, ic, ih, iw] with contiguous rows and g [n, oc, oh, ow]; padding is that above and left; for tests and timings."""
+    cdef Conv c
+    c.n, c.ic, c.ih, c.iw = x.shape[0], x.shape[1], x.shape[2], x.shape[3]
+    c.oc, c.oh, c.ow = g.shape[1], g.shape[2], g.shape[3]
+    c.kh, c.kw = kernel
+    c.sh, c.sw = stride
+    c.pt, c.pl = padding
+    c.dh, c.dw = dilation
+    c.groups = groups
+    c.xn, c.xc, c.xh = cnp.PyArray_STRIDE(x, 0) // 4, cnp.PyArray_STRIDE(x, 1) // 4, cnp.PyArray_STRIDE(x, 2) // 4
+    if not (<object>g).flags.c_contiguous or (c.iw > 1 and cnp.PyArray_STRIDE(x, 3) != 4):
+        raise ValueError("_array_conv_weight: expected g contiguous and x with contiguous rows")
+    cdef cnp.ndarray dw = np.empty((c.oc, c.ic // groups, c.kh, c.kw), np.float32)
+    cdef int chosen = current_mode() if mode is None else mode, status
+    with nogil:
+        status = conv_weight(chosen, &c, <float *>cnp.PyArray_DATA(x), <float *>cnp.PyArray_DATA(g), <float *>cnp.PyArray_DATA(dw))
+    if status:
+        raise MemoryError("_array_conv_weight: no memory for scratch")
+    return dw
