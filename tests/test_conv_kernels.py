@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_gemm import EXACT, FAST, FUSED, PATHS, SPECIAL, bits, canonical, fused, normal, two_roundings
+from test_gemm import EXACT, FAST, FUSED, PATHS, bits, canonical, fused, normal, two_roundings
 
 from onemodel._kernels import conv, table
 from onemodel._pool import pool
