@@ -1,3 +1,5 @@
+"""The compiled module of the CTC loss of tensors."""
+
 from typing import Any
 
 from onemodel.tensor import Tensor

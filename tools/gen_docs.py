@@ -14,8 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTE = "Written by `python3 tools/dev.py docs`: edit the lists in the code, not this page."
 BEGIN, END = "    # -- operators, written by `python3 tools/dev.py docs` --\n", "    # -- end of the operators --\n"
 
-# What a parameter of an operator may be, by its name; a default of None adds None.
+# What a parameter of an operator may be, by its name, else by the type of its default; a default of None adds None.
 TYPES = {
+    **dict.fromkeys(["stride", "dilation", "kernel_size", "output_padding", "output_size", "size", "scale_factor", "normalized_shape", "pad",
+                     "split_size_or_sections"], "int | float | Sequence[Any]"),
+    **dict.fromkeys(["input_lengths", "target_lengths"], "Tensor | int | Sequence[int]"),
+    **dict.fromkeys(["generator", "padding"], "Any"), **dict.fromkeys(["groups", "num_groups", "chunks"], "int"),
     "keepdim": "bool", "dim": "int | Sequence[int]", "dim0": "int", "dim1": "int", "start_dim": "int", "end_dim": "int", "start": "int",
     "end": "int", "step": "int", "index": "int", "shape": "Any", "dims": "Any", "dtype": "Any", "key": "Any", "approximate": "str",
     "reduction": "str", "ignore_index": "int", "label_smoothing": "float", "min": "float", "max": "float", "tensors": "Sequence[Tensor]",
@@ -55,7 +59,8 @@ def declaration(name: str, function, method: bool) -> str:
         if method and i == 0:
             parts.append(p.name)
             continue
-        kind = TYPES.get(p.name, "Tensor | float" if scalars else "Tensor")
+        by_default = type(p.default).__name__ if isinstance(p.default, (bool, int, float, str)) else "Tensor"
+        kind = TYPES.get(p.name, "Tensor | float" if scalars else by_default)
         kind = f"{kind} | None" if p.default is None and kind != "Any" else kind
         star = "*" if p.kind is p.VAR_POSITIONAL else ""
         parts.append(f"{star}{p.name}: {kind}" + ("" if p.default is p.empty else f" = {p.default!r}"))
@@ -66,14 +71,14 @@ def ops_stub() -> str:
     lines = [f"# {NOTE}", '"""The operators as functions, and OPS, the registry of their classes."""', "",
              "from collections.abc import Sequence", "from typing import Any", "", "from onemodel.registry import Op",
              "from onemodel.tensor import Tensor", "", "OPS: dict[str, type[Op]]", ""]
-    lines += [declaration(name, function, False) for name, function in FUNCTIONS.items()]
-    lines += ["", "__all__ = [", *[f'    "{name}",' for name in ["OPS", *FUNCTIONS]], "]"]
+    lines += [declaration(name, function, False) for name, function in sorted(FUNCTIONS.items())]
+    lines += ["", "__all__ = [", *[f'    "{name}",' for name in ["OPS", *sorted(FUNCTIONS)]], "]"]
     return "\n".join(lines) + "\n"
 
 
 def tensor_stub() -> str:
     head, rest = (ROOT / "onemodel" / "tensor.pyi").read_text().split(BEGIN)
-    methods = "".join(f"    {declaration(name, function, True)}\n" for name, function in METHODS.items())
+    methods = "".join(f"    {declaration(name, function, True)}\n" for name, function in sorted(METHODS.items()))
     return head + BEGIN + methods + END + rest.split(END)[1]
 
 
