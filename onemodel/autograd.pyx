@@ -259,7 +259,8 @@ cdef int run_record(_Pass walk, Record r, Tensor g) except -1:
     if type(result) is not tuple:
         if n == 1:
             if result is not None and edges[0] is not None:
-                emit(walk, edges[0], checked_gradient(result, op), 1 + (result is g), r.mode, op)
+                check_gradient(result, op)
+                emit(walk, edges[0], <Tensor>result, 1 + (result is g), r.mode, op)
             return 0
         result = (result,)
     if len(<tuple>result) != n:
@@ -268,14 +269,16 @@ cdef int run_record(_Pass walk, Record r, Tensor g) except -1:
         edge = edges[i]
         item = (<tuple>result)[i]
         if edge is not None and item is not None:
-            emit(walk, edge, checked_gradient(item, op), 2 + (item is g), r.mode, op)
+            check_gradient(item, op)
+            emit(walk, edge, <Tensor>item, 2 + (item is g), r.mode, op)
     return 0
 
 
-cdef inline Tensor checked_gradient(object g, str op):
+cdef inline int check_gradient(object g, str op) except -1:
+    """Returns nothing: a reference more would look like another owner of g, and each leaf would copy its gradient."""
     if not isinstance(g, Tensor):
         raise TypeError(f"backward of {op}: expected a Tensor or None as gradient, got {type(g).__name__}")
-    return <Tensor>g
+    return 0
 
 
 cdef int walk_back(_Pass walk) except -1:

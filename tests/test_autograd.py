@@ -151,6 +151,21 @@ def test_gradients_are_contiguous_and_of_the_leafs_shape():
     assert one.grad.tolist() == [[15.0]] and one.grad.is_contiguous()
 
 
+def test_a_leaf_keeps_the_gradient_that_was_made_for_it():
+    """Not a copy of it: the pool is asked for the seed and for each gradient, and for nothing else."""
+    def asked(make, *leaves):
+        y, g = make(*leaves), om.ones(40)
+        y.backward(g, retain_graph=True)
+        for leaf in leaves:
+            leaf.grad = None
+        before = om.pool_stats()
+        y.backward(g, retain_graph=True)
+        return (om.pool_stats() - before).requests
+
+    assert asked(om.relu, om.ones(40).requires_grad_()) == 2
+    assert asked(om.mul, om.ones(40).requires_grad_(), om.ones(40).requires_grad_()) == 3
+
+
 def test_first_emission_is_stored_as_it_is():
     """-0 and a NaN's payload survive where 0 + g would lose them."""
     seed = om.tensor([-0.0, 1.0])
