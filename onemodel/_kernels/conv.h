@@ -1,7 +1,9 @@
-/* Convolution as a product on the tiles of gemm.h: how panels are read out of an image. Must not contain blocking or threads.
+/* Convolution as a product: tiles that read an image directly, and how images, panels of columns and weights are laid out for tiles. Must
+ * not contain blocking or threads.
  *
- * The columns of the product are the outputs of one image, its steps the taps (channel, kernel row, kernel column); the matrix of columns
- * is never made, only panels of it. Nothing here computes: values are moved, so both modes share the bits. */
+ * The columns of the product are outputs, its steps the taps (channel, kernel row, kernel column). The matrix of columns is never made: a
+ * tile finds the operand of a step at an offset from its column's place in the image. Per output one float32 accumulator from +0, one fused
+ * multiply-add a step in the order of the steps, as in gemm.h. */
 #ifndef OM_CONV_H
 #define OM_CONV_H
 
@@ -10,30 +12,179 @@ typedef struct om_conv_taps {
     ptrdiff_t n, first, step, at, apart;
 } om_conv_taps;
 
-/* How outputs read an image of some channels: xc and xh apart are its channels and rows, h × w its size; there are `outputs` in a row. */
+/* How outputs read an image: its channels and rows are xc and xh apart, its size is h × w; there are `outputs` in a row. */
 typedef struct om_conv_view {
     const float *x;
     ptrdiff_t xc, xh, h, w, sh, sw, outputs;
     om_conv_taps rows, cols;
 } om_conv_view;
 
-/* A panel of n columns from output p on and of k steps from k0 on, in rows of whole vectors; a tap outside the image is +0. */
-typedef void om_conv_gather_fn(const om_conv_view *v, ptrdiff_t p, ptrdiff_t n, ptrdiff_t k0, ptrdiff_t k, float *dst);
-/* The weights w[row·wr + channel·wc + kernel row·kw + kernel column] of the taps, in panels of mr rows with all their steps. */
-typedef void om_conv_weights_fn(const om_conv_view *v, const float *w, ptrdiff_t wr, ptrdiff_t wc, ptrdiff_t kw, ptrdiff_t channels,
-                                ptrdiff_t rows, ptrdiff_t mr, float *dst);
-/* y[r·yc + (p / outputs)·yh + (p % outputs)·yw] = src[r·ld + p - p0] for n outputs p from p0 on. */
-typedef void om_conv_spread_fn(const float *src, ptrdiff_t ld, ptrdiff_t rows, ptrdiff_t p0, ptrdiff_t n, ptrdiff_t outputs, float *y,
-                               ptrdiff_t yc, ptrdiff_t yh, ptrdiff_t yw);
+/* A part of the padded image, from row, col (may be negative) on: rows × cols, channels plane apart. With a column stride, columns of one
+ * remainder stand together, `pitch` places for each. Rows and columns whose distance to the first, modulo the stride, is beyond `reach` are read by no
+ * tap. */
+typedef struct om_conv_region {
+    ptrdiff_t row, col, rows, cols, reach_rows, reach_cols, pitch, plane;
+} om_conv_region;
 
-#define OM_CONV(ROW)                                                                            \
-    ROW(conv_gather, conv_gather, "a panel of the matrix of columns out of an image")           \
-    ROW(conv_weights, conv_weights, "panels of a convolution's weights")                        \
+/* Vectors of a tile's columns: where step 0 of a row of zero offset reads, where results go, and how many of the lanes are wanted (0: a vector
+ * that only fills the tile). */
+enum { OM_CONV_VECTORS = 8 };
+typedef struct om_conv_columns {
+    const float *b[OM_CONV_VECTORS];
+    ptrdiff_t c[OM_CONV_VECTORS], n[OM_CONV_VECTORS];
+} om_conv_columns;
+
+/* C[m][columns] (+)= A[m][k] · B, B's step s at offset[s] from each column; flags as in gemm.h, the bias one per row. Reads whole vectors. */
+typedef void om_conv_tile_fn(ptrdiff_t m, ptrdiff_t k, const float *a, ptrdiff_t rsa, ptrdiff_t csa, const om_conv_columns *columns,
+                             const ptrdiff_t *offset, float *c, ptrdiff_t rsc, const float *bias, int flags);
+/* Vectors that a tile of m rows has. */
+typedef ptrdiff_t om_conv_vectors_fn(ptrdiff_t m);
+typedef void om_conv_copy_fn(const om_conv_view *v, const om_conv_region *r, ptrdiff_t channels, float *dst);
+/* A panel of k steps in rows of ld: row s has vectors from src + offset[s] + from[i] at to[i], in this order; whole vectors are read and written. */
+typedef void om_conv_panel_fn(const float *src, const ptrdiff_t *offset, ptrdiff_t k, ptrdiff_t moves, const ptrdiff_t *from,
+                              const ptrdiff_t *to, ptrdiff_t ld, float *dst);
+/* A panel of n columns from output p on and of k steps from k0 on, in rows of whole vectors, out of the image itself. */
+typedef void om_conv_gather_fn(const om_conv_view *v, ptrdiff_t p, ptrdiff_t n, ptrdiff_t k0, ptrdiff_t k, float *dst);
+/* The weights w[row·wr + channel·wc + kernel row·kw + kernel column] of the view's taps, all steps of some rows in rows of ld. */
+typedef void om_conv_weights_fn(const om_conv_view *v, const float *w, ptrdiff_t wr, ptrdiff_t wc, ptrdiff_t kw, ptrdiff_t channels,
+                                ptrdiff_t rows, ptrdiff_t ld, float *dst);
+/* y[r·yc + (p / outputs)·yh + (p % outputs)·yw] = src[r·ld + p] for n outputs p. */
+typedef void om_conv_spread_fn(const float *src, ptrdiff_t ld, ptrdiff_t rows, ptrdiff_t n, ptrdiff_t outputs, float *y, ptrdiff_t yc,
+                               ptrdiff_t yh, ptrdiff_t yw);
+
+#define OM_CONV(ROW)                                                                                       \
+    ROW(conv_tile, conv_tile, "a tile of a convolution that reads the image in place")                     \
+    ROW(conv_vectors, conv_vectors, "how many vectors of columns such a tile has")                         \
+    ROW(conv_copy, conv_copy, "a part of an image with its padding, columns of a stride's phases together") \
+    ROW(conv_panel, conv_panel, "a panel of the matrix of columns out of such a copy")                     \
+    ROW(conv_gather, conv_gather, "a panel of the matrix of columns out of the image itself")              \
+    ROW(conv_weights, conv_weights, "a panel of a convolution's weights")                                  \
     ROW(conv_spread, conv_spread, "outputs that lie apart in the result")
 #endif
 
 #if defined(OM_VARIANT) && !defined(OM_CONV_LOOPS)
 #define OM_CONV_LOOPS
+
+/* M rows and V vectors, both constants where this is inlined; the rows of A as in gemm_tile. */
+OM_INLINE void conv_tile(const int M, const int V, const int together, ptrdiff_t k, const float *a, ptrdiff_t rsa, ptrdiff_t csa,
+                         const om_conv_columns *columns, const ptrdiff_t *offset, float *c, ptrdiff_t rsc, const float *bias, int flags) {
+    vf acc[MR][8];
+    const float *b[8], *row[(MR + 2) / 3];
+    const ptrdiff_t *to = columns->c, *n = columns->n;
+    OM_UNROLL for (int v = 0; v < V; v++) {
+        b[v] = columns->b[v];
+        OM_UNROLL for (int i = 0; i < M; i++) acc[i][v] = vf_set(0.0f);
+        if (flags & OM_GEMM_FIRST) continue;
+        if (n[v] == LANES) OM_UNROLL for (int i = 0; i < M; i++) acc[i][v] = vf_load(c + i * rsc + to[v]);
+        else if (n[v] > 0) OM_UNROLL for (int i = 0; i < M; i++) acc[i][v] = vf_load_tail(c + i * rsc + to[v], n[v]);
+    }
+    OM_UNROLL for (int i = 0; i < M; i += 3) row[i / 3] = a + i * rsa;
+    for (const ptrdiff_t *end = offset + k; offset < end; offset++) {
+        vf bv[8];
+        OM_UNROLL for (int v = 0; v < V; v++) bv[v] = vf_load(b[v] + *offset);
+        OM_UNROLL for (int i = 0; i < M; i++) {
+            vf av = vf_set(together ? a[i] : row[i / 3][i % 3 * rsa]);
+            OM_UNROLL for (int v = 0; v < V; v++) acc[i][v] = gemm_step(av, bv[v], acc[i][v]);
+        }
+        if (together) a += csa;
+        else OM_UNROLL for (int i = 0; i < M; i += 3) row[i / 3] += csa;
+    }
+    if (flags & OM_GEMM_LAST) {
+        if (bias) OM_UNROLL for (int i = 0; i < M; i++) OM_UNROLL for (int v = 0; v < V; v++) acc[i][v] = vf_add(acc[i][v], vf_set(bias[i]));
+        OM_UNROLL for (int i = 0; i < M; i++) OM_UNROLL for (int v = 0; v < V; v++) acc[i][v] = vf_result(acc[i][v]);
+    }
+    OM_UNROLL for (int v = 0; v < V; v++) {
+        if (n[v] == LANES) OM_UNROLL for (int i = 0; i < M; i++) vf_store(c + i * rsc + to[v], acc[i][v]);
+        else if (n[v] > 0) OM_UNROLL for (int i = 0; i < M; i++) vf_store_tail(c + i * rsc + to[v], acc[i][v], n[v]);
+    }
+}
+
+typedef void conv_tile_fn(ptrdiff_t k, const float *a, ptrdiff_t rsa, ptrdiff_t csa, const om_conv_columns *columns, const ptrdiff_t *offset,
+                          float *c, ptrdiff_t rsc, const float *bias, int flags);
+/* Few rows do not hide the latency of a multiply-add and take more vectors, as in gemm.h. */
+#define CONV_VECTORS(M) ((M) == 1 ? 8 : (M) <= 3 ? 4 : VECTORS)
+#define CONV_TILE_OF(M, form, together)                                                                                                \
+    static void conv_tile_##M##_##form(ptrdiff_t k, const float *a, ptrdiff_t rsa, ptrdiff_t csa, const om_conv_columns *columns,      \
+                                       const ptrdiff_t *offset, float *c, ptrdiff_t rsc, const float *bias, int flags) {               \
+        conv_tile(M, CONV_VECTORS(M), together, k, a, rsa, csa, columns, offset, c, rsc, bias, flags);                                 \
+    }
+#define CONV_TILES(M) CONV_TILE_OF(M, rows, 0) CONV_TILE_OF(M, side, 1)
+#define CONV_TILE_NAMES(M) {conv_tile_##M##_rows, conv_tile_##M##_side},
+OM_TILE_ROWS(CONV_TILES)
+static conv_tile_fn *const conv_tiles[MR][2] = {OM_TILE_ROWS(CONV_TILE_NAMES)};
+
+static void k_conv_tile(ptrdiff_t m, ptrdiff_t k, const float *a, ptrdiff_t rsa, ptrdiff_t csa, const om_conv_columns *columns,
+                        const ptrdiff_t *offset, float *c, ptrdiff_t rsc, const float *bias, int flags) {
+    conv_tiles[m - 1][rsa == 1](k, a, rsa, csa, columns, offset, c, rsc, bias, flags);
+}
+static ptrdiff_t k_conv_vectors(ptrdiff_t m) { return CONV_VECTORS(m); }
+
+static void conv_zero(float *y, ptrdiff_t n) {
+    ptrdiff_t i = 0;
+    for (; i + LANES <= n; i += LANES) vf_store(y + i, vf_set(0.0f));
+    if (i < n) vf_store_tail(y + i, vf_set(0.0f), n - i);
+}
+
+/* One row of the padded image: column col + i of the image, i < cols. */
+static void conv_copy_row(const float *x, ptrdiff_t w, ptrdiff_t col, ptrdiff_t cols, float *dst) {
+    ptrdiff_t i = col < 0 ? -col : 0, end = w - col < cols ? w - col : cols;
+    if (i >= end) {
+        conv_zero(dst, cols);
+        return;
+    }
+    if (i > 0) conv_zero(dst, i);
+    for (; i + LANES <= end; i += LANES) vf_store(dst + i, vf_load(x + col + i));
+    if (i < end) vf_store_tail(dst + i, vf_load_tail(x + col + i, end - i), end - i);
+    if (end < cols) conv_zero(dst + end, cols - end);
+}
+
+/* The same, columns of one remainder by the stride together. */
+static void conv_copy_phases(const float *restrict x, ptrdiff_t w, const om_conv_region *r, ptrdiff_t stride, float *restrict dst) {
+    for (ptrdiff_t phase = 0; phase < stride && phase <= r->reach_cols; phase++, dst += r->pitch) {
+        const ptrdiff_t from = r->col + phase, count = (r->cols - phase + stride - 1) / stride;
+        ptrdiff_t i = from < 0 ? (-from + stride - 1) / stride : 0, end = from < w ? (w - from + stride - 1) / stride : 0;
+        if (i > count) i = count;
+        if (end > count) end = count;
+        if (end < i) end = i;
+        for (ptrdiff_t t = 0; t < i; t++) dst[t] = 0.0f;
+        if (stride == 2)
+            for (; i < end; i++) dst[i] = x[from + 2 * i];
+        else
+            for (; i < end; i++) dst[i] = x[from + stride * i];
+        for (; i < count; i++) dst[i] = 0.0f;
+    }
+}
+
+static void k_conv_copy(const om_conv_view *v, const om_conv_region *r, ptrdiff_t channels, float *dst) {
+    const ptrdiff_t width = r->pitch * v->sw;
+    for (ptrdiff_t c = 0; c < channels; c++) {
+        float *d = dst + c * r->plane;
+        for (ptrdiff_t i = 0; i < r->rows; i++, d += width) {
+            const ptrdiff_t row = r->row + i;
+            if (i % v->sh > r->reach_rows) continue;
+            if (row < 0 || row >= v->h) conv_zero(d, width);
+            else if (v->sw == 1) conv_copy_row(v->x + c * v->xc + row * v->xh, v->w, r->col, r->cols, d);
+            else conv_copy_phases(v->x + c * v->xc + row * v->xh, v->w, r, v->sw, d);
+        }
+    }
+}
+
+static void k_conv_panel(const float *src, const ptrdiff_t *offset, ptrdiff_t k, ptrdiff_t moves, const ptrdiff_t *from, const ptrdiff_t *to,
+                         ptrdiff_t ld, float *dst) {
+    if (moves == 2) {
+        const float *one = src + from[0], *two = src + from[1];
+        float *second = dst + to[1];
+        for (ptrdiff_t s = 0; s < k; s++) {
+            vf_store(dst + s * ld, vf_load(one + offset[s]));
+            vf_store(second + s * ld, vf_load(two + offset[s]));
+        }
+        return;
+    }
+    for (ptrdiff_t s = 0; s < k; s++, dst += ld) {
+        const float *x = src + offset[s];
+        for (ptrdiff_t i = 0; i < moves; i++) vf_store(dst + to[i], vf_load(x + from[i]));
+    }
+}
 
 static void k_conv_gather(const om_conv_view *v, ptrdiff_t p, ptrdiff_t n, ptrdiff_t k0, ptrdiff_t k, float *dst) {
     const ptrdiff_t ld = panel_width(n), taps = v->rows.n * v->cols.n;
@@ -64,24 +215,26 @@ static void k_conv_gather(const om_conv_view *v, ptrdiff_t p, ptrdiff_t n, ptrdi
 }
 
 static void k_conv_weights(const om_conv_view *v, const float *w, ptrdiff_t wr, ptrdiff_t wc, ptrdiff_t kw, ptrdiff_t channels,
-                           ptrdiff_t rows, ptrdiff_t mr, float *dst) {
-    for (; rows > 0; rows -= mr, w += mr * wr) {
-        const ptrdiff_t m = rows < mr ? rows : mr, ld = panel_width(m);
-        for (ptrdiff_t c = 0; c < channels; c++)
-            for (ptrdiff_t i = 0; i < v->rows.n; i++) {
-                const float *from = w + c * wc + (v->rows.first + i * v->rows.step) * kw + v->cols.first;
-                for (ptrdiff_t j = 0; j < v->cols.n; j++, from += v->cols.step, dst += ld)
-                    for (ptrdiff_t r = 0; r < ld; r++) dst[r] = from[(r < m ? r : 0) * wr];
-            }
-    }
+                           ptrdiff_t rows, ptrdiff_t ld, float *dst) {
+    for (ptrdiff_t c = 0; c < channels; c++)
+        for (ptrdiff_t i = 0; i < v->rows.n; i++) {
+            const float *from = w + c * wc + (v->rows.first + i * v->rows.step) * kw + v->cols.first;
+            for (ptrdiff_t j = 0; j < v->cols.n; j++, from += v->cols.step, dst += ld)
+                for (ptrdiff_t r = 0; r < rows; r++) dst[r] = from[r * wr];
+        }
 }
 
-static void k_conv_spread(const float *src, ptrdiff_t ld, ptrdiff_t rows, ptrdiff_t p0, ptrdiff_t n, ptrdiff_t outputs, float *y,
+static void k_conv_spread(const float *restrict src, ptrdiff_t ld, ptrdiff_t rows, ptrdiff_t n, ptrdiff_t outputs, float *restrict y,
                           ptrdiff_t yc, ptrdiff_t yh, ptrdiff_t yw) {
     for (; rows > 0; rows--, src += ld, y += yc) {
-        ptrdiff_t q = p0 / outputs, t = p0 % outputs;
-        for (ptrdiff_t at = 0; at < n; q++, t = 0)
-            for (; t < outputs && at < n; t++, at++) y[q * yh + t * yw] = src[at];
+        float *to = y;
+        for (ptrdiff_t p = 0; p < n; p += outputs, to += yh) {
+            const float *from = src + p;
+            if (yw == 1)
+                for (ptrdiff_t t = 0; t < outputs; t++) to[t] = from[t];
+            else
+                for (ptrdiff_t t = 0; t < outputs; t++) to[t * yw] = from[t];
+        }
     }
 }
 #endif
