@@ -1,10 +1,11 @@
 """Kernels called with tensors, for operator classes that are written in Python: shapes to pointers, nothing recorded."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from onemodel._kernels cimport loss as loss_kernels, softmax as softmax_kernels
 from onemodel._kernels.copy cimport add_rows as add_rows_kernel, take_rows as take_rows_kernel
+from onemodel._kernels.random cimport dropout as dropout_kernel
 from onemodel._kernels.table cimport current_mode
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
 from onemodel.tensor cimport (FLOAT32, INT64, MAX_NDIM, Tensor, copy_into, data_of, densely, itemsize, new_like, new_tensor, normal_axis,
@@ -17,6 +18,12 @@ cdef Py_ssize_t product_of(const Py_ssize_t *dims, int first, int end) noexcept:
     for i in range(first, end):
         n *= dims[i]
     return n
+
+
+def present(Tensor x not None, str op):
+    """x, or ScopeClosedError if its memory went back: for operators that hand their input through."""
+    data_of(x, op)
+    return x
 
 
 def take_rows(Tensor x not None, const int64_t[::1] index, int axis):
@@ -259,3 +266,17 @@ def mse_loss_bwd(Tensor a not None, Tensor b not None, Tensor g not None, int re
     done(loss_kernels.mse_loss_bwd(current_mode(), a.count, <const float *>data_of(a, "mse_loss"), <const float *>data_of(b, "mse_loss"), reduction,
                                    <const float *>data_of(g, "mse_loss"), <float *>da.storage.data), da)
     return da
+
+
+def dropout(Tensor x not None, uint64_t seed, uint64_t place, uint64_t drop, float scale):
+    """x·scale, 0 where the element's word of the stream is below `drop`, 1 to 2³²: the forward, and on g the backward."""
+    cdef Tensor y = new_like(x, True)
+    x = densely(x, "dropout")
+    cdef const float *px = <const float *>data_of(x, "dropout")
+    pin(x.storage)
+    pin(y.storage)
+    with nogil:
+        dropout_kernel(seed, place, drop, scale, px, <float *>y.storage.data, x.count)
+    unpin(y.storage)
+    unpin(x.storage)
+    return y

@@ -106,7 +106,8 @@ def manual_seed(seed: int) -> Generator:
     return default_generator.manual_seed(seed)
 
 
-def _stream(generator: Generator | None, op: str) -> Generator:
+def stream(generator: Generator | None, op: str) -> Generator:
+    """The generator that an operator uses when it is given this one."""
     if generator is None:
         return default_generator
     if not isinstance(generator, Generator):
@@ -125,7 +126,7 @@ def rand(*size: Any, generator: Generator | None = None, dtype: Any = np.float32
     """Numbers evenly from [0, 1), multiples of 2⁻²⁴; one word each."""
     result = _empty(read_size(size, "rand"), _float32(dtype, "rand"))
     array = array_view(result, "rand")
-    philox.uniform(*_stream(generator, "rand").take(array.size), array)
+    philox.uniform(*stream(generator, "rand").take(array.size), array)
     return result.requires_grad_() if requires_grad else result
 
 
@@ -133,7 +134,7 @@ def randn(*size: Any, generator: Generator | None = None, dtype: Any = np.float3
     """Normally distributed numbers with mean 0 and variance 1 (Box and Muller 1958): two words for two numbers."""
     result = _empty(read_size(size, "randn"), _float32(dtype, "randn"))
     array = array_view(result, "randn")
-    philox.normal(*_stream(generator, "randn").take(array.size, even=True), array)
+    philox.normal(*stream(generator, "randn").take(array.size, even=True), array)
     return result.requires_grad_() if requires_grad else result
 
 
@@ -154,7 +155,7 @@ def randint(low: int, high: Any = None, size: Any = None, *, generator: Generato
         raise ValueError(f"randint: expected low < high within {DTYPES[code]}, got {low} and {high}")
     result = _empty(read_size((size,), "randint"), code_of(np.int64))
     array = array_view(result, "randint")
-    philox.integers(*_stream(generator, "randint").take(2 * array.size), int(low), int(high), array)
+    philox.integers(*stream(generator, "randint").take(2 * array.size), int(low), int(high), array)
     return result if result.dtype == DTYPES[code] else cast(result, DTYPES[code])
 
 
@@ -164,5 +165,5 @@ def randperm(n: int, *, generator: Generator | None = None) -> Tensor:
     if result.ndim != 1:
         raise TypeError(f"randperm: expected an int, got {type(n).__name__}")
     array = array_view(result, "randperm")
-    philox.permutation(*_stream(generator, "randperm").take(2 * array.size), array)
+    philox.permutation(*stream(generator, "randperm").take(2 * array.size), array)
     return result

@@ -63,7 +63,16 @@ def peers():
         "amin": torch_reduce(torch.amin), "logsumexp": torch_reduce(torch.logsumexp), "square": torch.square, "contiguous": lambda x: x.contiguous(),
         "expand": lambda x, *s: x.expand(*s), "clone": lambda x: x.clone(), "permute": lambda x, *d: x.permute(*d), "relu": torch.relu,
         "reshape": lambda x, *s: x.reshape(*s), "flip": lambda x, *d: x.flip(*d), "sigmoid": torch.sigmoid, "tanh": torch.tanh, "squeeze": torch_squeeze,
+        "dropout": torch_dropout,
     }
+
+
+def torch_dropout(x, p=0.5, training=True, generator=None):
+    """torch's own generator gives other zeros; with the same ones its arithmetic is a product."""
+    if not training or p == 0:
+        return F.dropout(x, p, training)
+    kept = om.dropout(om.ones(x.shape), p, generator=generator).numpy() > 0
+    return torch.where(torch.from_numpy(np.asarray(kept)), x / (1 - p) if p < 1 else 0 * x, torch.zeros((), dtype=x.dtype))
 
 
 def torch_squeeze(x, dim=None):

@@ -7,12 +7,16 @@
 #ifndef OM_PHILOX_H
 #define OM_PHILOX_H
 
+/* y[i] = 0 where word offset + i is below `drop` (1 to 2^32), else x[i] scale; y may be x. */
+typedef void om_dropout_fn(uint64_t seed, uint64_t offset, uint64_t drop, float scale, const float *x, float *y, ptrdiff_t n);
+
 #define OM_PHILOX(ROW) \
     ROW(philox, philox_words, "words of the stream") \
     ROW(philox, philox_uniform, "uniform in [0, 1), multiples of 2^-24, one word each") \
     ROW(philox, philox_normal, "standard normal (Box and Muller), a pair of words for a pair of numbers") \
     ROW(philox_integers, philox_integers, "integers in [low, low + span), two words each, no value off by more than 2^-64") \
-    ROW(philox_integers, philox_permutation, "a random order of low, ..., low + n - 1 (Fisher and Yates), two words each; span is not used")
+    ROW(philox_integers, philox_permutation, "a random order of low, ..., low + n - 1 (Fisher and Yates), two words each; span is not used") \
+    ROW(dropout, dropout, "x scale, 0 where the element's word is below the share to drop of 2^32")
 
 #endif
 
@@ -110,6 +114,17 @@ static void k_philox_permutation(uint64_t seed, uint64_t offset, int64_t low, ui
             out[at + i] = out[j]; /* j may be this place, which the next line fills */
             out[j] = low + at + i;
         }
+}
+
+/* The drop is a selection, not a product with 0: an infinity or a NaN that is dropped is gone. */
+static void k_dropout(uint64_t seed, uint64_t offset, uint64_t drop, float scale, const float *x, float *y, ptrdiff_t n) {
+    const uint32_t last = (uint32_t)(drop - 1); /* the greatest word that is dropped; the caller has drop > 0 */
+    PHILOX_EACH(1) {
+        const uint32_t *w = word + skip;
+        const float *from = x + at;
+        float *to = y + at;
+        for (ptrdiff_t i = 0; i < some; i++) to[i] = w[i] <= last ? 0.0f : one_nan(from[i] * scale);
+    }
 }
 #undef PHILOX_EACH
 #endif

@@ -6,6 +6,10 @@ from libc.stdint cimport int64_t, uint64_t
 from onemodel._kernels.pieces cimport begin, cut, run
 from onemodel._kernels.table cimport EXACT, om_fn, om_philox_fn, om_philox_integers_fn, row_index, table_of
 
+cdef extern from "kernels.h" nogil:
+    ctypedef void om_dropout_fn(uint64_t seed, uint64_t offset, uint64_t drop, float scale, const float *x, float *y, Py_ssize_t n) noexcept nogil
+
+cdef Py_ssize_t DROPOUT = row_index("dropout", "dropout")
 cdef Py_ssize_t WORDS = row_index("philox", "philox_words")
 cdef Py_ssize_t UNIFORM = row_index("philox", "philox_uniform")
 cdef Py_ssize_t NORMAL = row_index("philox", "philox_normal")
@@ -53,6 +57,30 @@ cdef void philox_integers(uint64_t seed, uint64_t offset, int64_t low, int64_t h
 
 cdef void philox_permutation(uint64_t seed, uint64_t offset, int64_t *out, Py_ssize_t n) noexcept nogil:
     start(PERMUTATION, seed, offset, 0, 0, True, out, n)
+
+
+cdef struct DropoutJob:
+    om_dropout_fn *kernel
+    uint64_t seed, offset, drop
+    float scale
+    const float *x
+    float *y
+    Py_ssize_t n, pieces
+
+
+cdef void dropout_piece(void *context, Py_ssize_t p) noexcept nogil:
+    cdef DropoutJob *job = <DropoutJob *> context
+    cdef Py_ssize_t lo = begin(job.n, job.pieces, p), n = begin(job.n, job.pieces, p + 1) - lo
+    job.kernel(job.seed, job.offset + <uint64_t> lo, job.drop, job.scale, job.x + lo, job.y + lo, n)
+
+
+cdef void dropout(uint64_t seed, uint64_t offset, uint64_t drop, float scale, const float *x, float *y, Py_ssize_t n) noexcept nogil:
+    cdef DropoutJob job
+    if n == 0:
+        return
+    job.kernel, job.seed, job.offset, job.drop, job.scale = <om_dropout_fn *> table_of(EXACT).row[DROPOUT], seed, offset, drop, scale
+    job.x, job.y, job.n, job.pieces = x, y, n, cut(n, n)
+    run(dropout_piece, &job, job.pieces)
 
 
 cdef int fill(str name, Py_ssize_t row, uint64_t seed, uint64_t offset, int64_t low, uint64_t span, object out, str formats, int itemsize) except -1:
