@@ -63,6 +63,8 @@ def declaration(name: str, function, method: bool) -> str:
         kind = TYPES.get(p.name, "Tensor | float" if scalars else by_default)
         kind = f"{kind} | None" if p.default is None and kind != "Any" else kind
         star = "*" if p.kind is p.VAR_POSITIONAL else ""
+        if p.kind is p.KEYWORD_ONLY and "*" not in parts and not any(part.startswith("*") for part in parts):
+            parts.append("*")
         parts.append(f"{star}{p.name}: {kind}" + ("" if p.default is p.empty else f" = {p.default!r}"))
     return f"def {name}({', '.join(parts)}) -> Tensor: ..."
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -85,7 +84,7 @@ class Dropout(Op):
 
 
 @public()
-def dropout(x, p=0.5, training=True, *, generator: Generator | None = None) -> Any:
+def dropout(x, p=0.5, training=True, *, generator=None):
     """x with each element 0 with probability p and multiplied by 1/(1 - p) otherwise; x itself where training is False or p is 0.
 
     The words come from `generator` (om.default_generator if it is left out), one for each element.
