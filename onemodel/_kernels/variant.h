@@ -18,6 +18,7 @@
 #include "norm.h"
 #include "resize.h"
 #include "ctc.h"
+#include "rnn.h"
 
 #define OM_PASTE_(a, b, c) om_table_##a##_##b
 #define OM_PASTE(a, b) OM_PASTE_(a, b, )

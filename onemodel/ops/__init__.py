@@ -17,6 +17,7 @@ from onemodel.ops import (
     matmul,
     norm,
     pooling,
+    recurrent,
     reduce,
     resize,
     softmax,
