@@ -1,10 +1,17 @@
-"""cat and stack: tensors copied side by side into one; the gradient goes back as views of the incoming one."""
+"""cat and stack: tensors copied side by side into one; the gradient goes back as views of the incoming one. split: the reverse, as views whose
+gradients are copied side by side."""
+
+from libc.string cimport memset
 
 from onemodel._kernels.table cimport current_mode
+from onemodel.arrays cimport require
 from onemodel.rules cimport any_wants, edges_of
-from onemodel.tensor cimport MAX_NDIM, Record, Rule, Tensor, attach, copy_into, data_of, new_tensor, new_view, normal_axis, recording, same_shape
+from onemodel.tensor cimport (FLOAT32, MAX_NDIM, Record, Rule, Tensor, alias, attach, copy_into, data_of, edge_of, new_tensor, new_view, normal_axis,
+                              recording, same_shape)
 
 from onemodel.errors import ShapeError
+
+MOST_EMPTY = 1 << 16     # parts of an empty dimension: torch gives as many as were asked for
 
 
 cdef class JoinRule(Rule):
@@ -107,4 +114,96 @@ def stack(tensors, dim=0):
     return join(parts, <int>normal_axis(dim, first.rank + 1, "stack"), True, STACK)
 
 
-RULES = {"cat": CAT, "stack": STACK}
+# ---- split ----
+
+cdef class WholeRule(Rule):
+    """The tensor that was split, as one record behind all of its parts, which have put their gradients together in its pending one."""
+    cdef object backward(self, Record r, Tensor g):
+        return g
+
+
+cdef class PartRule(Rule):
+    """attributes: (axis, where the part begins, its size). The gradient is copied to its place in the pending gradient of the whole, which only
+    the parts write: with one tensor of zeros for each part, k parts would cost k passes over the whole."""
+    cdef object backward(self, Record r, Tensor g):
+        cdef Record whole = <Record>r.edges[0]
+        if whole.pending is None:
+            whole.pending = new_tensor(FLOAT32, whole.rank, whole.dims, False)
+            memset(whole.pending.storage.data, 0, whole.pending.count * 4)
+        copy_into(window(whole.pending, r.attributes[0], r.attributes[1], r.attributes[2], False), g, self.name)
+        return None
+
+
+cdef WholeRule WHOLE = WholeRule()
+cdef PartRule PART = PartRule()
+WHOLE.name = PART.name = "split"
+WHOLE.builtin = True  # PART becomes so when its operator is registered
+
+
+cdef object size_of(object n, str op, str what):
+    """An integer that fits 64 bits."""
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise TypeError(f"{op}: {what} must be an integer, got {type(n).__name__}")
+    return n.__index__()
+
+
+cdef Tensor splittable(object x, str op):
+    cdef Tensor t = require(x, op)
+    if t.rank == 0:
+        raise ShapeError(f"{op}: a 0-d tensor has no dimension to split")
+    data_of(t, op)
+    return t
+
+
+cdef tuple parts_of(Tensor t, int axis, list sizes):
+    cdef Tensor whole = t, part
+    cdef Py_ssize_t at = 0, size
+    cdef bint wants = t.wants_grad and recording()
+    cdef list parts = []
+    if wants:
+        whole = alias(t)
+        attach(whole, WHOLE, (edge_of(t),), None, None, current_mode())
+    for size in sizes:
+        part = window(t, axis, at, size, False)
+        if wants:
+            attach(part, PART, (whole.record,), None, (axis, at, size), current_mode())
+        parts.append(part)
+        at += size
+    return tuple(parts)
+
+
+def split(tensor, split_size_or_sections, dim=0):
+    """Parts of one dimension as views: of one size (the last may be smaller), or of the sizes listed."""
+    cdef Tensor t = splittable(tensor, "split")
+    cdef int axis = <int>normal_axis(dim, t.rank, "split")
+    cdef Py_ssize_t size = t.dims[axis]
+    cdef object each
+    if isinstance(split_size_or_sections, (tuple, list)):
+        sizes = [size_of(n, "split", "a size") for n in split_size_or_sections]
+        if any([n < 0 for n in sizes]) or sum(sizes) != size:
+            raise ShapeError(f"split: sizes {sizes} do not add up to the {size} elements of dimension {dim} (shape {t.shape})")
+    else:
+        each = size_of(split_size_or_sections, "split", "split_size")
+        if each < 0 or each == 0 and size > 0:
+            raise ShapeError(f"split: the size of a part must be positive, got {each} for dimension {dim} of size {size}")
+        sizes = [min(each, size - at) for at in range(0, size, max(each, 1))] or [0]
+    return parts_of(t, axis, sizes)
+
+
+def chunk(input, chunks, dim=0):
+    """At most `chunks` parts of one dimension as views, all of one size but the last."""
+    cdef Tensor t = splittable(input, "chunk")
+    cdef int axis = <int>normal_axis(dim, t.rank, "chunk")
+    cdef Py_ssize_t size = t.dims[axis]
+    count = size_of(chunks, "chunk", "chunks")
+    if count < 1:
+        raise ValueError(f"chunk: expected at least one part, got {count}")
+    if size == 0:
+        if count > MOST_EMPTY:
+            raise ValueError(f"chunk: {count} empty parts; at most {MOST_EMPTY}")
+        return parts_of(t, axis, [0] * count)
+    each = (size + count - 1) // count
+    return parts_of(t, axis, [min(each, size - at) for at in range(0, size, each)])
+
+
+RULES = {"cat": CAT, "stack": STACK, "split": PART}
