@@ -64,6 +64,7 @@ def peers():
         "expand": lambda x, *s: x.expand(*s), "clone": lambda x: x.clone(), "permute": lambda x, *d: x.permute(*d), "relu": torch.relu,
         "reshape": lambda x, *s: x.reshape(*s), "flip": lambda x, *d: x.flip(*d), "sigmoid": torch.sigmoid, "tanh": torch.tanh, "squeeze": torch_squeeze,
         "dropout": torch_dropout,
+        "pad": lambda x, pad, **more: F.pad(x, tuple(int(n) for n in pad), **more),
     }
 
 
@@ -122,15 +123,17 @@ def compare(name, function, torch_function, args, kwargs=None, tolerance=16.0, g
     kwargs = kwargs or {}
     leaves = [t for t in found_tensors([*args, *kwargs.values()])]
     table = {id(t): to_torch(t) for t in leaves}
-    ours = function(*args, **kwargs)
+    ours = samples.outputs(function(*args, **kwargs))
     theirs = torch_function(*(swapped(a, table) for a in args), **{k: swapped(v, table) for k, v in kwargs.items()})
-    close(ours, theirs, tolerance, name)
-    assert ours.requires_grad == theirs.requires_grad, f"{name}: requires_grad {ours.requires_grad}, torch {theirs.requires_grad}"
-    if not gradient or not ours.requires_grad:
+    theirs = [theirs] if isinstance(theirs, torch.Tensor) else theirs
+    for y, z in zip(ours, theirs, strict=True):
+        close(y, z, tolerance, name)
+        assert y.requires_grad == z.requires_grad, f"{name}: requires_grad {y.requires_grad}, torch {z.requires_grad}"
+    if not gradient or not ours[0].requires_grad:
         return
-    w = samples.weights(ours)
-    ours.backward(om.tensor(w))
-    theirs.backward(torch.from_numpy(w).to(theirs.dtype))
+    weights = [samples.weights(y, number) for number, y in enumerate(ours)]
+    sum((y * om.tensor(w)).sum() for y, w in zip(ours, weights, strict=True)).backward()
+    sum((z * torch.from_numpy(w)).sum() for z, w in zip(theirs, weights, strict=True)).backward()
     for number, t in enumerate(leaves):
         if t.requires_grad:
             want = table[id(t)].grad

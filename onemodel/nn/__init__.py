@@ -3,10 +3,15 @@
 from onemodel.nn.activation import ELU, GELU, LeakyReLU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
 from onemodel.nn.containers import ModuleList, Sequential
 from onemodel.nn.dropout import Dropout
+from onemodel.nn.embedding import Embedding
 from onemodel.nn.linear import Identity, Linear
 from onemodel.nn.loss import CrossEntropyLoss, MSELoss, NLLLoss
 from onemodel.nn.module import Module, Parameter
+from onemodel.nn.resize import Upsample, ZeroPad2d
 from onemodel.nn.shape import Flatten
 
 __all__ = ["ELU", "GELU", "CrossEntropyLoss", "Dropout", "Flatten", "Identity", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "Module",
            "ModuleList", "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
+__all__ = ["ELU", "GELU", "CrossEntropyLoss", "Embedding", "Flatten", "Identity", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss",
+           "Module", "ModuleList", "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus",
+           "Tanh", "Upsample", "ZeroPad2d"]

@@ -16,6 +16,7 @@ from onemodel.ops import (
     loss,
     matmul,
     norm,
+    pad,
     pooling,
     recurrent,
     reduce,

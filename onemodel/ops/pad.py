@@ -87,6 +87,8 @@ class Pad(Op):
     @staticmethod
     def reference(x, pad, mode="constant", value=None):
         borders = _borders(pad, x.ndim)
+        if not borders:
+            return x.copy()
         crop = tuple(slice(max(0, -a), n - max(0, -b)) for n, (a, b) in zip(x.shape, borders, strict=True))
         more = {"constant_values": 0 if value is None else value} if mode == "constant" else {}
         return np.pad(x[crop], [(max(a, 0), max(b, 0)) for a, b in borders], MODES[mode], **more)

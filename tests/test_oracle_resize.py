@@ -1,0 +1,133 @@
+"""Owns the differential tests of interpolate and pad against PyTorch: sizes, factors, modes, strides and extreme values made by hypothesis."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from test_oracle import F, MODES, compare, tensors, to_torch, torch
+
+import onemodel as om
+from onemodel.errors import ShapeError
+
+pytestmark = pytest.mark.oracle
+SIZES = st.integers(1, 9)
+
+
+@st.composite
+def planes(draw, rank=4, extreme=False):
+    """A leaf [N, C, ...] in some layout, perhaps without an image, perhaps one image stretched over the batch."""
+    shape = (draw(st.integers(0, 3)), draw(st.integers(1, 3)), *(draw(SIZES) for _ in range(rank - 2)))
+    if shape[0] > 1 and draw(st.integers(0, 3)) == 0:
+        return draw(tensors(shape=(1, *shape[1:]), extreme=extreme)).detach().expand(shape).requires_grad_()
+    return draw(tensors(shape=shape, extreme=extreme))
+
+
+@st.composite
+def resizes(draw, rank, shape):
+    """Keyword arguments that both take."""
+    mode = draw(st.sampled_from(["nearest", "nearest-exact", "bilinear" if rank == 4 else "linear"]))
+    kwargs = {"mode": mode}
+    if mode.endswith("linear"):
+        kwargs["align_corners"] = draw(st.sampled_from([None, False, True]))
+    axes = rank - 2
+    if draw(st.booleans()):
+        kwargs["size"] = draw(SIZES) if draw(st.booleans()) else tuple(draw(SIZES) for _ in range(axes))
+    else:
+        factors = st.one_of(st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0, 1 / 3]), st.floats(0.3, 3.0))
+        kwargs["scale_factor"] = draw(factors) if draw(st.booleans()) else tuple(draw(factors) for _ in range(axes))
+        kwargs["recompute_scale_factor"] = draw(st.sampled_from([None, False, True]))
+        each = kwargs["scale_factor"] if isinstance(kwargs["scale_factor"], tuple) else (kwargs["scale_factor"],) * axes
+        assume(all(int(n * f) > 0 for n, f in zip(shape[2:], each, strict=True)))
+        # A coordinate in float64 may fall on the other side of a whole number: what nearest takes is then a matter of one rounding.
+        if mode.startswith("nearest"):
+            kwargs["scale_factor"] = tuple(round(f * 8) / 8 or 1.0 for f in each)
+            assume(all(int(n * f) > 0 for n, f in zip(shape[2:], kwargs["scale_factor"], strict=True)))
+    return kwargs
+
+
+def torch_float32(x, **kwargs):
+    """torch's own float32, whose coordinates are ours; the gradient too."""
+    return F.interpolate(x.float(), **kwargs).double()
+
+
+@settings(max_examples=2 * settings().max_examples)
+@given(data=st.data(), mode=MODES, rank=st.sampled_from([3, 4, 4]))
+def test_interpolate(data, mode, rank):
+    x = data.draw(planes(rank))
+    kwargs = data.draw(resizes(rank, x.shape))
+    with om.arithmetic(mode):
+        compare("interpolate", om.interpolate, torch_float32, [x], kwargs, tolerance=32)
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(data=st.data(), mode=MODES)
+def test_nearest_of_extreme_values(data, mode):
+    x = data.draw(planes(extreme=True))
+    kwargs = data.draw(resizes(4, x.shape))
+    assume(kwargs["mode"].startswith("nearest"))
+    with om.arithmetic(mode):
+        compare("interpolate", om.interpolate, torch_float32, [x], kwargs)
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(data=st.data(), mode=MODES, value=st.sampled_from([float("inf"), float("-inf"), float("nan"), 3.4e38, 1e-45]))
+def test_bilinear_of_one_extreme_value(data, mode, value):
+    """Ours is not finite at most where torch's is: torch multiplies the neighbour of an end by 0, which makes NaN of an infinity."""
+    array = np.ones((1, 1, data.draw(SIZES), data.draw(SIZES)), np.float32)
+    array.reshape(-1)[data.draw(st.integers(0, array.size - 1))] = value
+    kwargs = data.draw(resizes(4, array.shape))
+    assume(kwargs["mode"] == "bilinear")
+    with om.arithmetic(mode):
+        ours = om.interpolate(om.tensor(array), **kwargs).numpy()
+    theirs = F.interpolate(torch.from_numpy(array), **kwargs).numpy()
+    with np.errstate(all="ignore"):
+        agree = (ours == theirs) | (np.abs(ours - theirs) <= 1e-5 * np.abs(theirs)) | np.isnan(theirs)
+    assert agree.all()
+
+
+@st.composite
+def borders(draw, rank, low=-3, high=5):
+    return tuple(draw(st.integers(low, high)) for _ in range(2 * draw(st.integers(0, rank))))
+
+
+@settings(max_examples=2 * settings().max_examples)
+@given(data=st.data(), value=st.sampled_from([None, 0.0, -2.5, float("inf"), float("nan")]))
+def test_pad_constant(data, value):
+    x = data.draw(tensors(extreme=True))
+    pad = data.draw(borders(x.ndim))
+    try:
+        expected = F.pad(to_torch(x), pad, value=value)
+    except RuntimeError:
+        with pytest.raises(ShapeError):
+            om.pad(x, pad, value=value)
+        return
+    assert expected.shape == om.pad(x, pad, value=value).shape
+    compare("pad", om.pad, lambda x, pad, value: F.pad(x, pad, value=value), [x, pad], {"value": value})
+
+
+@settings(max_examples=2 * settings().max_examples)
+@given(data=st.data(), how=st.sampled_from(["reflect", "replicate", "circular"]), axes=st.integers(1, 2), mode=MODES)
+def test_pad_with_what_is_there(data, how, axes, mode):
+    shape = tuple(data.draw(st.integers(1, 5)) for _ in range(axes + data.draw(st.integers(1, 2))))
+    x = data.draw(tensors(shape=shape))
+    pad = tuple(data.draw(st.integers(0, 5)) for _ in range(2 * axes))
+    try:
+        F.pad(to_torch(x), pad, how)
+    except (RuntimeError, NotImplementedError):
+        with pytest.raises(ValueError, match="pad: "):
+            om.pad(x, pad, how)
+        return
+    with om.arithmetic(mode):
+        compare("pad", om.pad, F.pad, [x, pad, how])
+
+
+@pytest.mark.parametrize("pad,how", [((-1, 2), "reflect"), ((2, -2), "reflect"), ((-1, 3), "replicate"), ((-1, 2), "circular"), ((3, -1), "circular")])
+def test_pad_and_crop(pad, how):
+    compare("pad", om.pad, F.pad, [om.rand(2, 5).requires_grad_(), pad, how])
+
+
+def test_layers_of_torch():
+    x = om.rand(2, 3, 4, 5)
+    for ours, theirs in ((om.nn.Upsample(scale_factor=2, mode="bilinear"), torch.nn.Upsample(scale_factor=2, mode="bilinear")),
+                         (om.nn.Upsample((3, 8)), torch.nn.Upsample((3, 8))), (om.nn.ZeroPad2d((1, 0, 2, 3)), torch.nn.ZeroPad2d((1, 0, 2, 3)))):
+        np.testing.assert_allclose(ours(x).numpy(), theirs(torch.from_numpy(x.numpy())).numpy(), rtol=1e-5, atol=1e-6)
