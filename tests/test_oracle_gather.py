@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
-from test_oracle import F, MODES, compare, tensors, torch
+from test_oracle import MODES, F, compare, tensors, torch
 
 import onemodel as om
 

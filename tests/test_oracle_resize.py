@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
-from test_oracle import F, MODES, compare, tensors, to_torch, torch
+from test_oracle import MODES, F, compare, tensors, to_torch, torch
 
 import onemodel as om
 from onemodel.errors import ShapeError
