@@ -7,61 +7,17 @@ change a bit.
 import numpy as np
 
 cimport numpy as cnp
-from libc.stdint cimport uintptr_t
 
+from onemodel._kernels.conv_plan cimport (
+    DIRECT, K_BLOCK, MOST_MOVES, OM_CONV_VECTORS, OM_GEMM_BIAS_ROWS, OM_GEMM_FIRST, OM_GEMM_LAST, PANELS, PLAIN, Job, om_conv_columns,
+    om_conv_copy_fn, om_conv_gather_fn, om_conv_panel_fn, om_conv_region, om_conv_spread_fn, om_conv_taps, om_conv_tile_fn, om_conv_vectors_fn,
+    om_conv_view, om_conv_weights_fn, plan, round_up, taps_of,
+)
 from onemodel._kernels.pieces cimport begin, run
-from onemodel._kernels.table cimport current_mode, om_fn, om_gemm, row_index, smallest_piece, table_of
+from onemodel._kernels.table cimport current_mode, row_index, table_of
 from onemodel._pool.pool cimport give, take
 
 cnp.import_array()
-
-cdef extern from "kernels.h" nogil:
-    enum:
-        OM_GEMM_FIRST
-        OM_GEMM_LAST
-        OM_GEMM_BIAS_ROWS
-        OM_CONV_VECTORS
-    ctypedef struct om_conv_taps:
-        Py_ssize_t n
-        Py_ssize_t first
-        Py_ssize_t step
-        Py_ssize_t at
-        Py_ssize_t apart
-    ctypedef struct om_conv_view:
-        const float *x
-        Py_ssize_t xc
-        Py_ssize_t xh
-        Py_ssize_t h
-        Py_ssize_t w
-        Py_ssize_t sh
-        Py_ssize_t sw
-        Py_ssize_t outputs
-        om_conv_taps rows
-        om_conv_taps cols
-    ctypedef struct om_conv_region:
-        Py_ssize_t row
-        Py_ssize_t col
-        Py_ssize_t rows
-        Py_ssize_t cols
-        Py_ssize_t reach_rows
-        Py_ssize_t reach_cols
-        Py_ssize_t pitch
-        Py_ssize_t plane
-    ctypedef struct om_conv_columns:
-        const float *b[OM_CONV_VECTORS]
-        Py_ssize_t c[OM_CONV_VECTORS]
-        Py_ssize_t n[OM_CONV_VECTORS]
-    ctypedef void om_conv_tile_fn(Py_ssize_t m, Py_ssize_t k, const float *a, Py_ssize_t rsa, Py_ssize_t csa, const om_conv_columns *columns,
-                                  const Py_ssize_t *offset, float *c, Py_ssize_t rsc, const float *bias, int flags) noexcept nogil
-    ctypedef Py_ssize_t om_conv_vectors_fn(Py_ssize_t m) noexcept nogil
-    ctypedef void om_conv_copy_fn(const om_conv_view *v, const om_conv_region *r, Py_ssize_t channels, float *dst) noexcept nogil
-    ctypedef void om_conv_panel_fn(const float *src, const Py_ssize_t *offset, Py_ssize_t k, Py_ssize_t moves, const Py_ssize_t *from_,
-                                   const Py_ssize_t *to, Py_ssize_t ld, float *dst) noexcept nogil
-    ctypedef void om_conv_gather_fn(const om_conv_view *v, Py_ssize_t p, Py_ssize_t n, Py_ssize_t k0, Py_ssize_t k, float *dst) noexcept nogil
-    ctypedef void om_conv_weights_fn(const om_conv_view *v, const float *w, Py_ssize_t wr, Py_ssize_t wc, Py_ssize_t kw, Py_ssize_t channels,
-                                     Py_ssize_t rows, Py_ssize_t ld, float *dst) noexcept nogil
-    ctypedef void om_conv_spread_fn(const float *src, Py_ssize_t ld, Py_ssize_t rows, Py_ssize_t n, Py_ssize_t outputs, float *y,
-                                    Py_ssize_t yc, Py_ssize_t yh, Py_ssize_t yw) noexcept nogil
 
 cdef Py_ssize_t TILE = row_index("conv_tile", "conv_tile")
 cdef Py_ssize_t VECTORS = row_index("conv_vectors", "conv_vectors")
@@ -72,73 +28,7 @@ cdef Py_ssize_t WEIGHTS = row_index("conv_weights", "conv_weights")
 cdef Py_ssize_t SPREAD = row_index("conv_spread", "conv_spread")
 
 cdef enum:
-    K_BLOCK = 384               # steps of one pass: what a tile reads of the image, or a panel, stays in L1 beside its weights
-    MOST_TAPS = 4096            # of one channel, for which offsets are kept
     A_BLOCK = 32768             # floats of weights that meet all columns of a piece before the next do: they stay in L2
-    COPY_FLOATS = 65536         # of the padded image at a time: it stays in L2
-    STAGE_FLOATS = 65536        # of results that lie apart
-    WIDEST = 256                # outputs of a row in one piece
-    B_PANEL = 16384             # floats of a panel on the stack, where there is no copy
-    C_PANEL = 8192              # floats of their results where these lie apart
-    MOST_MOVES = 128            # vectors of a panel's row: columns of the widest tile, one at a time at worst
-    MADDS_PER_ELEMENT = 16      # multiply-adds that take the time of one element of an element-wise kernel
-    MOST_PIECES = 64
-
-# How a tile finds its columns.
-cdef enum Path:
-    DIRECT      # in a padded copy of a part of the image
-    PANELS      # in panels packed from such a copy: rows of outputs too short for vectors
-    PLAIN       # 1x1: in panels packed from x, whose planes are the rows of the matrix
-    GATHERED    # in panels collected from x tap by tap: kernels and dilations so large that a copy would not stay in a cache
-
-# A convolution seen from its outputs, forward or adjoint. A strided adjoint falls into sh*sw phases, each a convolution of its own with the
-# taps that exist there, whose outputs lie sh and sw apart; forward there is one phase. q, t: row and column within a phase.
-cdef struct Job:
-    const om_fn *row
-    const om_gemm *g
-    const Conv *c
-    bint adjoint
-    const float *x              # images that are read
-    Py_ssize_t xn
-    Py_ssize_t channels         # of one group, read and written
-    Py_ssize_t rows
-    const float *w              # w[group*wg + row*wr + channel*wc + kernel row*kw + kernel column]
-    Py_ssize_t wg
-    Py_ssize_t wr
-    Py_ssize_t wc
-    const float *bias
-    float *y
-    Py_ssize_t oh
-    Py_ssize_t ow
-    Py_ssize_t sh               # between the outputs of one phase
-    Py_ssize_t sw
-    om_conv_view view           # common to all phases
-    # the plan
-    int path
-    bint apart                  # results are collected and then spread
-    Py_ssize_t tiles            # of rows, whose sizes differ by one at most
-    Py_ssize_t mr               # rows of the first, the largest
-    float *packed               # weights by (group, phase, tile, step), or NULL: read where they are
-    Py_ssize_t nq               # outputs of phase 0
-    Py_ssize_t nt
-    Py_ssize_t low_q            # least place of a tap relative to an output's, and its reach
-    Py_ssize_t low_t
-    Py_ssize_t reach_q
-    Py_ssize_t reach_t
-    Py_ssize_t block            # channels of a pass
-    Py_ssize_t fold             # images whose outputs share columns
-    Py_ssize_t chunks_q         # pieces of a plane of outputs
-    Py_ssize_t chunks_t
-    Py_ssize_t parts            # pieces of the rows
-    Py_ssize_t items            # fold of images x group x chunks x parts
-    Py_ssize_t together         # items in a piece
-    Py_ssize_t pieces
-    Py_ssize_t image            # floats of one image in the copy
-    Py_ssize_t copy_floats
-    Py_ssize_t stage_floats
-    Py_ssize_t panel_floats
-    om_conv_region region
-    bint failed
 
 # One part of the work: some rows and outputs of one group.
 cdef struct Item:
@@ -172,53 +62,6 @@ cdef struct Pass:
     Py_ssize_t rsc
     Py_ssize_t c_image          # between images, and rows of outputs
     Py_ssize_t c_row
-
-
-cdef inline Py_ssize_t round_up(Py_ssize_t x, Py_ssize_t to) noexcept nogil:
-    return (x + to - 1) // to * to
-
-
-cdef inline Py_ssize_t floor_div(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
-    return a // b if a >= 0 else -((-a + b - 1) // b)
-
-
-cdef inline float *aligned(float *p) noexcept nogil:
-    return <float *>((<uintptr_t>p + 63) & ~<uintptr_t>63)
-
-
-cdef Py_ssize_t greatest_divisor(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
-    cdef Py_ssize_t rest
-    while b:
-        rest = a % b
-        a = b
-        b = rest
-    return a
-
-
-cdef om_conv_taps taps_of(bint adjoint, Py_ssize_t k, Py_ssize_t stride, Py_ssize_t pad, Py_ssize_t dilation, Py_ssize_t phase) noexcept nogil:
-    """The taps of one axis. Adjoint: those i whose distance to output stride*q + phase is a multiple of the stride; they read
-    (phase + pad - i*dilation) / stride + q."""
-    cdef om_conv_taps t
-    cdef Py_ssize_t common, i
-    t.first = 0
-    if not adjoint:
-        t.n = k
-        t.step = 1
-        t.at = -pad
-        t.apart = dilation
-        return t
-    common = greatest_divisor(stride, dilation)
-    t.step = stride // common
-    t.apart = -(dilation // common)
-    t.n = 0
-    t.at = 0
-    for i in range(min(k, t.step)):
-        if (phase + pad - i * dilation) % stride == 0:
-            t.first = i
-            t.at = (phase + pad - i * dilation) // stride
-            t.n = (k - i + t.step - 1) // t.step
-            break
-    return t
 
 
 cdef void tiles_of_columns(const Job *j, const Item *u, const Pass *s, Py_ssize_t t0, Py_ssize_t t1, Py_ssize_t n, const float *b, Py_ssize_t ld,
@@ -474,115 +317,6 @@ cdef void pack_tiles(void *context, Py_ssize_t piece) noexcept nogil:
             k = j.channels * v.rows.n * v.cols.n
             (<om_conv_weights_fn *>j.row[WEIGHTS])(&v, j.w + group * j.wg + i * j.wr, j.wr, j.wc, c.kw, j.channels, m, m, to + i * k)
             to += j.rows * k
-
-
-cdef void extent(bint adjoint, Py_ssize_t k, Py_ssize_t stride, Py_ssize_t pad, Py_ssize_t dilation, Py_ssize_t *low, Py_ssize_t *reach) noexcept nogil:
-    """The least place of a tap relative to its output's place in the input, over all phases, and how far beyond it the others lie."""
-    low[0] = -pad
-    reach[0] = (k - 1) * dilation
-    if adjoint:
-        low[0] = floor_div(pad - (k - 1) * dilation, stride)
-        reach[0] = floor_div(stride - 1 + pad, stride) - low[0]
-
-
-cdef Py_ssize_t fitting_rows(const Job *j, Py_ssize_t outputs) noexcept nogil:
-    """How many rows of so many outputs a copy has room for; sets its sizes for one row at least."""
-    cdef double width = (<double>(outputs - 1) * j.view.sw + j.reach_t + j.view.sw) * j.block * j.fold
-    cdef double rows = COPY_FLOATS / width - j.reach_q
-    return <Py_ssize_t>((rows - 1) / j.view.sh) + 1 if rows >= 1 else 0
-
-
-cdef void plan(Job *j) noexcept nogil:
-    """Everything that the shape decides."""
-    cdef const Conv *c = j.c
-    cdef Py_ssize_t taps = c.kh * c.kw, lanes = j.g.lanes, blocks, rq, tc, outputs, phases = min(j.sh, j.oh) * min(j.sw, j.ow)
-    cdef double least, work, item
-    j.tiles = max((j.rows + j.g.mr - 1) // j.g.mr, 1)
-    j.mr = (j.rows + j.tiles - 1) // j.tiles
-    j.nq = (j.oh + j.sh - 1) // j.sh
-    j.nt = (j.ow + j.sw - 1) // j.sw
-    extent(j.adjoint, c.kh, c.sh, c.pt, c.dh, &j.low_q, &j.reach_q)
-    extent(j.adjoint, c.kw, c.sw, c.pl, c.dw, &j.low_t, &j.reach_t)
-    j.fold = 1
-    j.apart = j.sh > 1 or j.sw > 1
-    j.block = max(1, min(j.channels, K_BLOCK * phases // taps))
-    blocks = (j.channels + j.block - 1) // j.block
-    if blocks > 1:
-        j.block = (j.channels + blocks - 1) // blocks
-    if (taps == 1 and not j.apart and j.view.sh == 1 and j.view.sw == 1 and j.low_q == 0 and j.low_t == 0 and j.oh == j.view.h and j.ow == j.view.w
-            and (j.view.xh == j.ow or j.oh == 1) and (j.oh * j.ow >= 4 * lanes or c.n == 1)):
-        j.path = PLAIN
-        j.nt = j.oh * j.ow      # a plane is one row
-        j.nq = 1
-        j.ow = j.nt
-        j.oh = 1
-    elif 6 * j.tiles * (round_up(j.nt, lanes) - j.nt) <= 4 * j.nt:
-        j.path = DIRECT
-    else:
-        j.path = PANELS
-        if j.nq * j.nt < 4 * j.g.nr:
-            j.fold = min(c.n, (4 * j.g.nr + j.nq * j.nt - 1) // (j.nq * j.nt))
-    # Pieces: rows of outputs, parts of a row, rows of the product; each with enough work, and small enough for the caches.
-    work = <double>j.rows * max(1, j.channels) * taps
-    least = max(<double>smallest_piece() * MADDS_PER_ELEMENT, work * j.nq * j.nt * c.n * c.groups / MOST_PIECES)
-    outputs = <Py_ssize_t>min(least / (work * j.fold), <double>j.nq * j.nt)
-    tc = min(j.nt, WIDEST)
-    if j.nq == 1 and outputs < tc:
-        tc = min(tc, max(outputs, 4 * j.g.nr))
-    rq = max(1, outputs // tc)
-    if j.path == DIRECT or j.path == PANELS:
-        while j.fold > 1 and fitting_rows(j, tc) < min(rq, j.nq):
-            j.fold = (j.fold + 1) // 2
-        while j.block > 1 and j.block * taps > 128 * phases and fitting_rows(j, tc) < min(rq, 4):
-            j.block = (j.block + 1) // 2
-        while j.block > 1 and fitting_rows(j, tc) < 1:
-            j.block = (j.block + 1) // 2
-        rq = min(rq, fitting_rows(j, tc))
-        if rq < 1 or taps > MOST_TAPS:
-            j.path = GATHERED
-            j.fold = 1
-            j.block = j.channels
-            rq = max(1, outputs // tc)
-    if j.fold > 1:
-        j.apart = True
-    j.chunks_t = (j.nt + tc - 1) // tc
-    if (j.path == PANELS or j.path == GATHERED) and j.chunks_t > 1:
-        j.apart = True
-    while j.apart and rq > 1 and j.rows * phases * j.fold * rq * tc > STAGE_FLOATS:
-        rq = (rq + 1) // 2
-    j.chunks_q = (j.nq + rq - 1) // rq
-    tc = (j.nt + j.chunks_t - 1) // j.chunks_t
-    rq = (j.nq + j.chunks_q - 1) // j.chunks_q
-    item = work * j.fold * rq * tc
-    j.items = (c.n + j.fold - 1) // j.fold * c.groups * j.chunks_q * j.chunks_t
-    j.parts = 1
-    if j.items < 16:
-        j.parts = max(1, min(j.tiles // 2, <Py_ssize_t>(item / least)))
-        j.parts = min(j.parts, 16 // j.items)
-    while j.apart and j.parts < j.tiles and (j.rows // j.parts + j.mr) * phases * j.fold * rq * tc > STAGE_FLOATS:
-        j.parts += 1
-    j.items *= j.parts
-    j.together = max(1, min(j.items, <Py_ssize_t>(least / (item / j.parts))))
-    j.pieces = (j.items + j.together - 1) // j.together
-    # Room of a piece. Planes of a copy start in different sets of the first-level cache: an odd number of lines apart.
-    j.copy_floats = 0
-    j.panel_floats = round_up(128, lanes) + lanes
-    if j.path == DIRECT or j.path == PANELS:
-        j.region.pitch = ((tc - 1) * j.view.sw + j.reach_t + j.view.sw) // j.view.sw
-        j.region.plane = round_up(((rq - 1) * j.view.sh + j.reach_q + 1) * j.region.pitch * j.view.sw, 16)
-        if j.region.plane % 32 == 0:
-            j.region.plane += 16
-        j.image = j.block * j.region.plane
-        j.copy_floats = round_up(j.image * j.fold + 2 * lanes, 16)
-    j.region.reach_rows = j.reach_q
-    j.region.reach_cols = j.reach_t
-    j.stage_floats = 0
-    if j.apart:
-        j.stage_floats = round_up(((j.tiles + j.parts - 1) // j.parts) * j.mr * phases * j.fold * rq * tc + lanes, 16)
-    if j.path == PANELS or j.path == PLAIN:
-        j.panel_floats = round_up(j.g.width(j.mr, 1024), lanes) * j.block * taps + lanes
-    elif j.path == GATHERED:
-        j.panel_floats = B_PANEL
 
 
 cdef int execute(Job *j) noexcept nogil:
