@@ -40,10 +40,13 @@ typedef int32_t i8 __attribute__((vector_size(32)));
 #define OM_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (i8){__VA_ARGS__})
 #endif
 
+/* f8 anywhere in memory: one load, where a memcpy in a loop goes by halves over the stack. */
+typedef float f8_any __attribute__((vector_size(32), aligned(4), may_alias));
+
 /* t[c] = column c of the 8 x 8 block at x. */
 static inline __attribute__((always_inline)) void transpose_8x8(const float *const row[8], f8 t[8]) {
-    f8 a[8], b[8];
-    for (int r = 0; r < 8; r++) memcpy(&a[r], row[r], sizeof a[r]);
+    f8 a[8] = {*(const f8_any *)row[0], *(const f8_any *)row[1], *(const f8_any *)row[2], *(const f8_any *)row[3],
+               *(const f8_any *)row[4], *(const f8_any *)row[5], *(const f8_any *)row[6], *(const f8_any *)row[7]}, b[8];
     for (int r = 0; r < 8; r += 2) {
         b[r] = OM_SHUFFLE(a[r], a[r + 1], 0, 8, 1, 9, 4, 12, 5, 13);
         b[r + 1] = OM_SHUFFLE(a[r], a[r + 1], 2, 10, 3, 11, 6, 14, 7, 15);

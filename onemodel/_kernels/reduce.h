@@ -29,7 +29,17 @@
 #define OM_REDUCE_LOOPS
 #include <string.h>
 
-typedef double d8 __attribute__((vector_size(64)));
+/* Compiler vectors, as in copy.h. */
+typedef float f4 __attribute__((vector_size(16)));
+typedef float f4_any __attribute__((vector_size(16), aligned(4), may_alias));
+typedef double d4 __attribute__((vector_size(32)));
+typedef double d4_any __attribute__((vector_size(32), aligned(8), may_alias));
+typedef int64_t l4 __attribute__((vector_size(32)));
+#if defined(__clang__) || __GNUC__ >= 12
+#define OM_SHUFFLE_D(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define OM_SHUFFLE_D(a, b, ...) __builtin_shuffle(a, b, (l4){__VA_ARGS__})
+#endif
 
 static inline int32_t bits_f4(float x) {
     int32_t b;
@@ -285,6 +295,20 @@ static double sum_row_fast(double acc, const float *x, ptrdiff_t n) {
 
 /* -- blocks ---------------------------------------------------------------------------------------------------------------------- */
 
+/* The elements of four rows as doubles, four columns of them, and t[c] = column c: half the shuffles of a transpose of floats that is
+ * widened afterwards. */
+static inline __attribute__((always_inline)) d4 widen_4(f4 v) { return __builtin_convertvector(v, d4); }
+static inline __attribute__((always_inline)) void transpose_4x4(d4 a0, d4 a1, d4 a2, d4 a3, d4 t[4]) {
+    d4 b0 = OM_SHUFFLE_D(a0, a1, 0, 4, 2, 6), b1 = OM_SHUFFLE_D(a0, a1, 1, 5, 3, 7);
+    d4 b2 = OM_SHUFFLE_D(a2, a3, 0, 4, 2, 6), b3 = OM_SHUFFLE_D(a2, a3, 1, 5, 3, 7);
+    t[0] = OM_SHUFFLE_D(b0, b2, 0, 1, 4, 5);
+    t[1] = OM_SHUFFLE_D(b1, b3, 0, 1, 4, 5);
+    t[2] = OM_SHUFFLE_D(b0, b2, 2, 3, 6, 7);
+    t[3] = OM_SHUFFLE_D(b1, b3, 2, 3, 6, 7);
+}
+static inline __attribute__((always_inline)) f4 load_f4(const float *p) { return *(const f4_any *)p; }
+static inline __attribute__((always_inline)) d4 load_d4(const double *p) { return *(const d4_any *)p; }
+
 /* Eight chains side by side; fewer than eight rows are padded with the last one, whose copies are thrown away. */
 static void sum_rows_8(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *acc) {
     const float *row[8];
@@ -294,18 +318,18 @@ static void sum_rows_8(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff
         row[r] = x + k * stride;
         state[r] = acc[k];
     }
-    d8 s;
-    memcpy(&s, state, sizeof s);
+    d4 s = load_d4(state), u = load_d4(state + 4), t[4];
     ptrdiff_t c = 0;
-    for (; c + 8 <= cols; c += 8) {
-        f8 t[8];
-        transpose_8x8(row, t);
-        for (int k = 0; k < 8; k++) s += __builtin_convertvector(t[k], d8);
-        for (int r = 0; r < 8; r++) row[r] += 8;
+    for (; c + 4 <= cols; c += 4) {
+        transpose_4x4(widen_4(load_f4(row[0] + c)), widen_4(load_f4(row[1] + c)), widen_4(load_f4(row[2] + c)), widen_4(load_f4(row[3] + c)), t);
+        s = s + t[0] + t[1] + t[2] + t[3];
+        transpose_4x4(widen_4(load_f4(row[4] + c)), widen_4(load_f4(row[5] + c)), widen_4(load_f4(row[6] + c)), widen_4(load_f4(row[7] + c)), t);
+        u = u + t[0] + t[1] + t[2] + t[3];
     }
     memcpy(state, &s, sizeof s);
+    memcpy(state + 4, &u, sizeof u);
     for (; c < cols; c++)
-        for (int r = 0; r < 8; r++) state[r] += (double)*row[r]++;
+        for (int r = 0; r < 8; r++) state[r] += (double)row[r][c];
     memcpy(acc, state, (size_t)rows * sizeof *acc);
 }
 
