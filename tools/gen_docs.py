@@ -23,8 +23,14 @@ TYPES = {
     "keepdim": "bool", "dim": "int | Sequence[int]", "dim0": "int", "dim1": "int", "start_dim": "int", "end_dim": "int", "start": "int",
     "end": "int", "step": "int", "index": "int", "shape": "Any", "dims": "Any", "dtype": "Any", "key": "Any", "approximate": "str",
     **dict.fromkeys(["running_mean", "running_var"], "Tensor | None"), "eps": "float",
+    "align_corners": "bool", "recompute_scale_factor": "bool", "padding_idx": "int", "max_norm": "float", "value": "float",
     "reduction": "str", "ignore_index": "int", "label_smoothing": "float", "min": "float", "max": "float", "tensors": "Sequence[Tensor]",
 }
+
+# Where an operator's parameter is something else than its name says, or the result is no tensor.
+SPECIAL = {("gather", "index"): "Tensor", ("index_select", "index"): "Tensor", ("masked_fill", "input"): "Tensor", ("masked_fill", "mask"): "Tensor",
+           ("masked_fill", "value"): "Tensor | float"}
+RETURNS = {"split": "tuple[Tensor, ...]", "chunk": "tuple[Tensor, ...]"}
 
 
 def cell(text: str) -> str:
@@ -61,11 +67,13 @@ def declaration(name: str, function, method: bool) -> str:
             parts.append(p.name)
             continue
         by_default = type(p.default).__name__ if isinstance(p.default, (bool, int, float, str)) else "Tensor"
-        kind = TYPES.get(p.name, "Tensor | float" if scalars else by_default)
+        kind = SPECIAL.get((name, p.name)) or TYPES.get(p.name, "Tensor | float" if scalars else by_default)
         kind = f"{kind} | None" if p.default is None and kind != "Any" else kind
         star = "*" if p.kind is p.VAR_POSITIONAL else ""
+        if p.kind is p.KEYWORD_ONLY and "*" not in parts and not any(part.startswith("*") for part in parts):
+            parts.append("*")
         parts.append(f"{star}{p.name}: {kind}" + ("" if p.default is p.empty else f" = {p.default!r}"))
-    return f"def {name}({', '.join(parts)}) -> Tensor: ..."
+    return f"def {name}({', '.join(parts)}) -> {RETURNS.get(name, 'Tensor')}: ..."
 
 
 def ops_stub() -> str:
