@@ -55,6 +55,13 @@ static inline vi vi_max(vi a, vi b) { return _mm256_max_epi32(a, b); }
 static inline vi vi_min(vi a, vi b) { return _mm256_min_epi32(a, b); }
 static inline vi vi_round(vf a) { return _mm256_cvtps_epi32(a); }
 static inline vf vf_from_vi(vi a) { return _mm256_cvtepi32_ps(a); }
+static inline vm vi_eq(vi a, vi b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)); }
+/* Shuffles work within 128 bits; the pairs they leave in the order 0 2 1 3 are put right by a second one. */
+static inline vf pairs_0213(vf a) { return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(a), 0xD8)); }
+static inline vf vf_even(vf a, vf b) { return pairs_0213(_mm256_shuffle_ps(a, b, 0x88)); }
+static inline vf vf_odd(vf a, vf b) { return pairs_0213(_mm256_shuffle_ps(a, b, 0xDD)); }
+static inline vf vf_zip_lo(vf a, vf b) { return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20); }
+static inline vf vf_zip_hi(vf a, vf b) { return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31); }
 static inline vf vf_lookup(const float *table, vi i) {
     vf low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), i), high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), i);
     return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(i, 28)));

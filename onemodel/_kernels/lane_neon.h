@@ -62,6 +62,11 @@ static inline vi vi_max(vi a, vi b) { return vmaxq_s32(a, b); }
 static inline vi vi_min(vi a, vi b) { return vminq_s32(a, b); }
 static inline vi vi_round(vf a) { return vcvtnq_s32_f32(a); }
 static inline vf vf_from_vi(vi a) { return vcvtq_f32_s32(a); }
+static inline vm vi_eq(vi a, vi b) { return vceqq_s32(a, b); }
+static inline vf vf_even(vf a, vf b) { return vuzp1q_f32(a, b); }
+static inline vf vf_odd(vf a, vf b) { return vuzp2q_f32(a, b); }
+static inline vf vf_zip_lo(vf a, vf b) { return vzip1q_f32(a, b); }
+static inline vf vf_zip_hi(vf a, vf b) { return vzip2q_f32(a, b); }
 static inline vf vf_lookup(const float *table, vi i) {
     int32_t at[4];
     vst1q_s32(at, vandq_s32(i, vdupq_n_s32(15)));

@@ -65,6 +65,11 @@ static inline vi vi_min(vi a, vi b) {
 }
 static inline vi vi_round(vf a) { return _mm_cvtps_epi32(a); }
 static inline vf vf_from_vi(vi a) { return _mm_cvtepi32_ps(a); }
+static inline vm vi_eq(vi a, vi b) { return _mm_castsi128_ps(_mm_cmpeq_epi32(a, b)); }
+static inline vf vf_even(vf a, vf b) { return _mm_shuffle_ps(a, b, 0x88); }
+static inline vf vf_odd(vf a, vf b) { return _mm_shuffle_ps(a, b, 0xDD); }
+static inline vf vf_zip_lo(vf a, vf b) { return _mm_unpacklo_ps(a, b); }
+static inline vf vf_zip_hi(vf a, vf b) { return _mm_unpackhi_ps(a, b); }
 static inline vf vf_lookup(const float *table, vi i) {
     int32_t at[4];
     _mm_storeu_si128((__m128i *)at, _mm_and_si128(i, _mm_set1_epi32(15)));
