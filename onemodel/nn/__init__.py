@@ -15,3 +15,11 @@ __all__ = ["ELU", "GELU", "CrossEntropyLoss", "Dropout", "Flatten", "Identity", 
 __all__ = ["ELU", "GELU", "CrossEntropyLoss", "Embedding", "Flatten", "Identity", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss",
            "Module", "ModuleList", "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus",
            "Tanh", "Upsample", "ZeroPad2d"]
+from onemodel.nn.pooling import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, GlobalAvgPool2d, MaxPool1d, MaxPool2d
+from onemodel.nn.shape import Flatten
+
+__all__ = ["ELU", "GELU", "CrossEntropyLoss", "Flatten", "Identity", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "Module", "ModuleList",
+           "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
+__all__ = ["GELU", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d", "CrossEntropyLoss", "Flatten", "GlobalAvgPool2d",
+           "Identity", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "Module", "ModuleList", "NLLLoss", "Parameter", "ReLU",
+           "Sequential", "Sigmoid", "Softmax", "Tanh"]
