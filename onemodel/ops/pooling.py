@@ -259,7 +259,7 @@ def avg_pool1d(input, kernel_size, stride=None, padding=0, ceil_mode=False, coun
 
 @register
 class AdaptiveAvgPool2d(Op):
-    """y[i, j] = the mean of rows i·h/oh to (i + 1)·h/oh and columns alike, rounded outwards, over [n, c, h, w] or [c, h, w]; gradient as `avg_pool2d`.
+    """y[i, j] = the mean of rows i·h/oh to (i + 1)·h/oh and columns alike, rounded outwards; shapes and gradient as `avg_pool2d`.
 
     output_size: (oh, ow), one integer for both, None for the size of x. Negative sizes: ValueError.
     """
