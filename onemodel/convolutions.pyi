@@ -1,0 +1,19 @@
+"""The compiled module of convolutions."""
+
+from typing import Any
+
+from onemodel.tensor import Rule, Tensor
+
+RULES: dict[str, Rule]
+
+class ConvRule(Rule):
+    @property
+    def spatial(self) -> int: ...
+
+class ConvTransposeRule(Rule): ...
+
+def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any) -> Tensor: ...
+def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any) -> Tensor: ...
+def conv_transpose2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
+) -> Tensor: ...
