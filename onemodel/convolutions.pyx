@@ -94,7 +94,7 @@ cdef int read_padding(object value, int spatial, const Conv *c, bint named, str 
             raise ValueError(f"{op}: padding must be {forms}{', same or valid' if named else ''}, got {value[:20]!r}")
         if value == "same":
             if c.sh != 1 or c.sw != 1:
-                raise ValueError(f"{op}: padding 'same' needs a stride of 1, got {(c.sh, c.sw) if spatial == 2 else c.sw}; write the padding as numbers")
+                raise ValueError(f"{op}: padding 'same' needs a stride of 1, got {(c.sh, c.sw)[2 - spatial:]}; write the padding as numbers")
             total = c.dh * (c.kh - 1)
             out[0], out[2] = total // 2, total - total // 2
             total = c.dw * (c.kw - 1)
@@ -302,7 +302,9 @@ cdef Tensor convolution(ConvRule rule, Tensor x, Tensor w, Tensor bias, object s
     c.groups = whole(groups, 1, op, "groups", "an int")
     c.n = x.dims[0] if channel else 1
     c.ic, c.iw, c.oc, c.kw = x.dims[channel], x.dims[x.rank - 1], w.dims[0], w.dims[w.rank - 1]
-    c.ih, c.kh = (x.dims[channel + 1], w.dims[2]) if spatial == 2 else (1, 1)
+    c.ih = c.kh = 1
+    if spatial == 2:
+        c.ih, c.kh = x.dims[channel + 1], w.dims[2]
     numbers[0] = 1
     read(stride, spatial, 1, op, "stride", numbers)
     c.sh, c.sw = numbers[0], numbers[1]

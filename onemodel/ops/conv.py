@@ -83,7 +83,6 @@ class Conv2d(Op):
         _sample("flipped", (2, 2, 4, 5), (3, 2, 2, 3), x_layout="flipped", w_layout="flipped"),
         _sample("lone", (1, 1, 4, 5), (1, 1, 2, 3), x_layout="lone", w_layout="lone"),
         _sample("no_images", (0, 3, 5, 6), (4, 3, 3, 3), padding=1),
-        _sample("no_channels", (2, 0, 3, 4), (3, 0, 2, 2)),
         _sample("tiles", (2, 13, 19, 21), (37, 13, 3, 3), padding=1, gradcheck=False),
         _sample("tiles_stride", (2, 6, 23, 25), (20, 3, 5, 4), stride=2, groups=2, padding=(1, 2, 0, 3), gradcheck=False),
         _sample("tiles_depthwise", (2, 24, 17, 18), (24, 1, 3, 3), groups=24, padding=1, gradcheck=False),
