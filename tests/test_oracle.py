@@ -56,8 +56,23 @@ def torch_saturating_cast(x, dtype):
     return x.to({"float32": torch.float32, "int32": torch.int32, "int64": torch.int64, "uint8": torch.uint8, "bool": torch.bool}[np.dtype(dtype).name])
 
 
+def torch_conv(name):
+    """Two paddings per dimension are a pad of the input, or a crop of what is transposed, in torch."""
+    def call(input, weight, bias=None, stride=1, padding=0, *args, **kwargs):
+        spatial = int(name[-2])
+        if isinstance(padding, int) or isinstance(padding, str) or len(padding) <= spatial:
+            return getattr(F, name)(input, weight, bias, stride, padding, *args, **kwargs)
+        around = [v for side in zip(padding[:spatial][::-1], padding[spatial:][::-1], strict=True) for v in side]
+        if name == "conv_transpose2d":
+            return F.pad(F.conv_transpose2d(input, weight, bias, stride, 0, *args, **kwargs), [-v for v in around])
+        return getattr(F, name)(F.pad(input, around), weight, bias, stride, 0, *args, **kwargs)
+
+    return call
+
+
 def peers():
     return {
+        **{name: torch_conv(name) for name in ("conv1d", "conv2d", "conv_transpose2d")},
         "index": torch_index, "slice": torch_slice, "cast": torch_saturating_cast, "maximum": scalars_first(torch.maximum),
         "minimum": scalars_first(torch.minimum), "sum": torch_reduce(torch.sum), "mean": torch_reduce(torch.mean), "amax": torch_reduce(torch.amax),
         "amin": torch_reduce(torch.amin), "logsumexp": torch_reduce(torch.logsumexp), "square": torch.square, "contiguous": lambda x: x.contiguous(),

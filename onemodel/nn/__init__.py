@@ -4,6 +4,7 @@ from onemodel.nn.activation import ELU, GELU, LeakyReLU, LogSoftmax, ReLU, Sigmo
 from onemodel.nn.containers import ModuleList, Sequential
 from onemodel.nn.dropout import Dropout
 from onemodel.nn.embedding import Embedding
+from onemodel.nn.conv import Conv1d, Conv2d, ConvTranspose2d
 from onemodel.nn.linear import Identity, Linear
 from onemodel.nn.loss import CrossEntropyLoss, MSELoss, NLLLoss
 from onemodel.nn.module import Module, Parameter
@@ -23,3 +24,5 @@ __all__ = ["ELU", "GELU", "CrossEntropyLoss", "Flatten", "Identity", "LeakyReLU"
 __all__ = ["GELU", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d", "CrossEntropyLoss", "Flatten", "GlobalAvgPool2d",
            "Identity", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "Module", "ModuleList", "NLLLoss", "Parameter", "ReLU",
            "Sequential", "Sigmoid", "Softmax", "Tanh"]
+__all__ = ["ELU", "GELU", "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Flatten", "Identity", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "Module", "ModuleList",
+           "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]

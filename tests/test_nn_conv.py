@@ -1,0 +1,109 @@
+"""Owns the tests of the layers that convolve: parameters, first values, checked arguments. Must not contain a comparison with torch."""
+
+import math
+
+import numpy as np
+import pytest
+
+import onemodel as om
+from onemodel import nn
+
+LAYERS = {"Conv1d": 1, "Conv2d": 2, "ConvTranspose2d": 2}
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    om.manual_seed(0)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_parameters_and_first_values(name):
+    """Uniform in ±1/√fan_in, where fan_in is the weight's second dimension times the kernel: torch's default."""
+    layer = getattr(nn, name)(8, 12, 5, groups=2)
+    kernel = (5,) * LAYERS[name]
+    shape = (8, 6, *kernel) if name == "ConvTranspose2d" else (12, 4, *kernel)
+    assert [(k, v.shape) for k, v in layer.named_parameters()] == [("weight", shape), ("bias", (12,))]
+    bound = 1 / math.sqrt(math.prod(shape[1:]))
+    for p in layer.parameters():
+        values = p.detach().numpy()
+        assert np.abs(values).max() <= bound and np.unique(values).size > values.size // 2
+    weight = layer.weight.detach().numpy()
+    assert weight.max() > 0.9 * bound and weight.min() < -0.9 * bound and abs(weight.std() * math.sqrt(3) / bound - 1) < 0.15
+    assert getattr(nn, name)(8, 12, 5, bias=False).bias is None
+    om.manual_seed(7)
+    first = getattr(nn, name)(2, 3, 3).weight.sha256()
+    om.manual_seed(7)
+    assert getattr(nn, name)(2, 3, 3).weight.sha256() == first
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_layer_is_the_function(name):
+    spatial = LAYERS[name]
+    kwargs = {"stride": 2, "padding": 1, "dilation": 2, "groups": 2, **({"output_padding": 1} if name == "ConvTranspose2d" else {})}
+    layer = getattr(nn, name)(4, 6, 3, **kwargs)
+    x = om.rand(2, 4, *(9, 8)[:spatial]).requires_grad_()
+    function = {"Conv1d": om.conv1d, "Conv2d": om.conv2d, "ConvTranspose2d": om.conv_transpose2d}[name]
+    assert layer(x).sha256() == function(x, layer.weight, layer.bias, **kwargs).sha256()
+    layer(x).sum().backward()
+    assert all(p.grad is not None for p in layer.parameters()) and x.grad.shape == x.shape
+
+
+def test_every_padding_of_the_functions():
+    x = om.rand(1, 2, 6, 7)
+    for padding in ("same", "valid", 1, (1, 2), (0, 1, 2, 3), [1]):
+        layer = nn.Conv2d(2, 3, (3, 2), padding=padding)
+        assert layer(x).sha256() == om.conv2d(x, layer.weight, layer.bias, padding=padding).sha256()
+    for padding in ("same", 1, (1, 2)):
+        layer = nn.Conv1d(2, 3, 4, padding=padding)
+        assert layer(x[:, :, 0]).sha256() == om.conv1d(x[:, :, 0], layer.weight, layer.bias, padding=padding).sha256()
+    layer = nn.ConvTranspose2d(2, 3, 3, stride=2, padding=(0, 1, 2, 1))
+    assert layer(x, (12, 14)).shape == (1, 3, 12, 14)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_arguments_are_checked(name):
+    layer = getattr(nn, name)
+    for kwargs, words in (
+        ({"in_channels": 0}, "in_channels must be 1"), ({"out_channels": -1}, "out_channels must be 1"), ({"kernel_size": 0}, "kernel_size must be 1"),
+        ({"stride": 0}, "stride must be 1"), ({"dilation": 2**70}, "dilation must be 1"), ({"padding": -1}, "padding must be 0"),
+        ({"padding": 2**62}, "padding must be 0"), ({"groups": 0}, "groups must be 1"), ({"groups": 3}, "3 groups do not divide in_channels 4"),
+        ({"groups": 4}, "4 groups do not divide out_channels 6"), ({"kernel_size": (1, 2, 3)}, "kernel_size must be an int or"),
+        ({"stride": ()}, "stride must be an int or"), ({"padding_mode": "reflect"}, "padding_mode must be 'zeros', got 'reflect'"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name}: {words}"):
+            layer(**{"in_channels": 4, "out_channels": 6, "kernel_size": 3, **kwargs})
+    for parameter in ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups"):
+        for bad in (True, 1.0, None, np.float32(1), b"1", (1.0,)):
+            with pytest.raises(TypeError, match=f"^{name}: {parameter} must be"):
+                layer(**{"in_channels": 4, "out_channels": 6, "kernel_size": 3, parameter: bad})
+    with pytest.raises(TypeError, match=f"^{name}: bias must be True or False"):
+        layer(4, 6, 3, bias=1)
+    if name == "ConvTranspose2d":
+        with pytest.raises(TypeError, match="padding must be"):
+            layer(4, 6, 3, padding="same")
+        with pytest.raises(ValueError, match="output_padding must be 0"):
+            layer(4, 6, 3, output_padding=-1)
+        for size in ((3, 4), (7, 9), (1,), 5, "ab", None and 0, (2**70, 5)):
+            if size is not None:
+                with pytest.raises(ValueError, match="output_size"):
+                    layer(4, 6, 3, stride=2)(om.ones(1, 4, 2, 3), size)
+    else:
+        with pytest.raises(ValueError, match="needs a stride of 1"):
+            layer(4, 6, 3, padding="same", stride=2)
+        with pytest.raises(ValueError, match="'same' or 'valid', got 'full'"):
+            layer(4, 6, 3, padding="full")
+    assert layer(np.int64(4), np.int32(6), np.int8(3), groups=np.uint8(2)).in_channels == 4
+
+
+def test_a_small_net_of_images_learns():
+    """Two convolutions up and down again fit one image: every gradient has the right sign at least."""
+    net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 2, stride=2), nn.ReLU(), nn.ConvTranspose2d(8, 1, 2, stride=2))
+    x, optimizer = om.rand(4, 1, 8, 8), om.optim.Adam(net.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(60):
+        loss = om.mse_loss(net(x), x)
+        losses.append(loss.item())
+        net.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[-1] < 0.1 * losses[0]
