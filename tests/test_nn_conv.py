@@ -83,10 +83,9 @@ def test_arguments_are_checked(name):
             layer(4, 6, 3, padding="same")
         with pytest.raises(ValueError, match="output_padding must be 0"):
             layer(4, 6, 3, output_padding=-1)
-        for size in ((3, 4), (7, 9), (1,), 5, "ab", None and 0, (2**70, 5)):
-            if size is not None:
-                with pytest.raises(ValueError, match="output_size"):
-                    layer(4, 6, 3, stride=2)(om.ones(1, 4, 2, 3), size)
+        for size in ((3, 4), (7, 9), (1,), 5, "ab", (2**70, 5)):
+            with pytest.raises(ValueError, match="output_size"):
+                layer(4, 6, 3, stride=2)(om.ones(1, 4, 2, 3), size)
     else:
         with pytest.raises(ValueError, match="needs a stride of 1"):
             layer(4, 6, 3, padding="same", stride=2)
@@ -98,9 +97,9 @@ def test_arguments_are_checked(name):
 def test_a_small_net_of_images_learns():
     """Two convolutions up and down again fit one image: every gradient has the right sign at least."""
     net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 2, stride=2), nn.ReLU(), nn.ConvTranspose2d(8, 1, 2, stride=2))
-    x, optimizer = om.rand(4, 1, 8, 8), om.optim.Adam(net.parameters(), lr=1e-2)
+    x, optimizer = (om.arange(64.0).reshape(1, 1, 8, 8) * 0.4).sin(), om.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     losses = []
-    for _ in range(60):
+    for _ in range(100):
         loss = om.mse_loss(net(x), x)
         losses.append(loss.item())
         net.zero_grad()

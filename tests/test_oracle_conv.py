@@ -13,14 +13,14 @@ from hypothesis import given, settings
 import onemodel as om
 from onemodel import nn
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Using padding='same'")]  # of even kernels; only torch copies there
 if importlib.util.find_spec("torch") is not None:
     import torch
     from test_oracle import compare, peer, to_torch
 
-some = settings(max_examples=settings().max_examples)
+few = settings(max_examples=settings().max_examples // 3)  # per operator and mode; --full makes it ten times as many
 MODES = st.sampled_from(om.modes.MODES)
-EXTREME = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-45, -1e-40, 3.4028235e38, -3.4028235e38, 1e-8, 1.0, -1.0]
+EXTREME = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-45, -1e-40, 1e15, -1e15, 1e-8, 1.0, -1.0]
 
 
 def spread(data, shape, extreme=False):
@@ -80,7 +80,7 @@ def convolution(data, spatial, extreme=False):
 
 
 @pytest.mark.parametrize("name", ["conv1d", "conv2d"])
-@some
+@few
 @given(data=st.data(), mode=MODES)
 def test_convolutions(name, data, mode):
     args, kwargs = convolution(data, int(name[-2]))
@@ -89,24 +89,16 @@ def test_convolutions(name, data, mode):
 
 
 @pytest.mark.parametrize("name", ["conv1d", "conv2d"])
-@some
+@few
 @given(data=st.data(), mode=MODES)
 def test_extreme_values(name, data, mode):
-    """NaN and inf reach what torch's reach. Padding is multiplied as +0 in both, so that an inf or NaN weight at the border counts (torch: the
-    unfolded matrix in float64, which has no shortcut)."""
+    """NaN and inf come out where torch's do: a padded tap is +0 and multiplied, so that an inf in the weight counts there, too."""
     args, kwargs = convolution(data, int(name[-2]), extreme=True)
-    x, w, b = (None if t is None else t.detach() for t in args)
-    clean = np.where(np.isfinite(w.numpy()), w.numpy(), np.float32(1))  # see above: torch may skip what lies outside
-    with om.arithmetic(mode), np.errstate(all="ignore"):
-        y = getattr(om, name)(x, om.tensor(clean), b, **kwargs).numpy()
-        wide = [None if t is None else torch.from_numpy(np.ascontiguousarray(a).astype(np.float64)) for t, a in
-                ((x, x.numpy()), (w, clean), (b, None if b is None else b.numpy()))]
-        theirs = peer(name)(*wide, **kwargs).numpy()
-    small = np.abs(theirs) < 3e38  # a sum may overflow on its way, in float32
-    assert np.array_equal(np.isnan(y) | np.isinf(y) | ~small, np.isnan(theirs) | np.isinf(theirs) | ~small)
+    with om.arithmetic(mode):
+        compare(name, getattr(om, name), peer(name), [None if t is None else t.detach() for t in args], kwargs, tolerance=64)
 
 
-@some
+@few
 @given(data=st.data(), mode=MODES)
 def test_conv_transpose2d(data, mode):
     groups, kernel = data.draw(st.integers(1, 3)), [data.draw(st.integers(1, 4)) for _ in range(2)]
@@ -131,7 +123,7 @@ def test_conv_transpose2d(data, mode):
 # -- errors: what torch refuses, we refuse --------------------------------------------------------------------------------------
 
 
-@some
+@few
 @given(data=st.data(), name=st.sampled_from(["conv1d", "conv2d", "conv_transpose2d"]))
 def test_any_shapes_and_parameters(data, name):
     """Both compute, with the same shape, or both raise."""

@@ -25,8 +25,8 @@ def _whole(layer: str, name: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def _numbers(layer: str, name: str, value: Any, spatial: int, least: int, also: int = 0) -> tuple[int, ...]:
-    """One number per spatial dimension (or `also` so many) from an int or a sequence."""
+def _numbers(layer: str, name: str, value: Any, spatial: int, least: int, also: int = 1) -> tuple[int, ...]:
+    """One number per spatial dimension (or `also` of them) from an int or a sequence."""
     if not isinstance(value, (tuple, list)):
         return (_whole(layer, name, value, least),) * spatial
     if len(value) not in (1, spatial, also):
