@@ -2,14 +2,14 @@
 
 from typing import Any
 
+from typing_extensions import disjoint_base
+
 from onemodel.tensor import Rule, Tensor
 
 RULES: dict[str, Rule]
 
-class ConvRule(Rule):
-    @property
-    def spatial(self) -> int: ...
-
+@disjoint_base
+class ConvRule(Rule): ...
 class ConvTransposeRule(Rule): ...
 
 def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any) -> Tensor: ...

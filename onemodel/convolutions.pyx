@@ -273,7 +273,7 @@ cdef int record(Tensor out, Rule rule, Tensor x, Tensor w, Tensor bias, const Co
 
 cdef class ConvRule(Rule):
     """saved: x if w needs a gradient, w if x does; attributes: the geometry."""
-    cdef readonly int spatial
+    cdef int spatial
 
     cdef object backward(self, Record r, Tensor g):
         cdef Conv c

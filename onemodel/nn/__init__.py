@@ -26,3 +26,5 @@ __all__ = ["GELU", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPo
            "Sequential", "Sigmoid", "Softmax", "Tanh"]
 __all__ = ["ELU", "GELU", "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Flatten", "Identity", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "Module", "ModuleList",
            "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
+__all__ = ["ELU", "GELU", "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Flatten", "Identity", "LeakyReLU", "Linear", "LogSoftmax",
+           "MSELoss", "Module", "ModuleList", "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]

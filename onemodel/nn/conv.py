@@ -138,7 +138,8 @@ class ConvTranspose2d(_Convolution):
             raise ValueError(f"ConvTranspose2d: output_size must be (H, W) or the whole shape, got {output_size!r}")
         wanted = [_whole("ConvTranspose2d", "output_size", size, 1) for size in output_size[-2:]]
         pad = self.padding if len(self.padding) == 4 else self.padding * 2
-        least = [(x.shape[i - 2] - 1) * self.stride[i] - int(pad[i]) - int(pad[i + 2]) + self.dilation[i] * (self.kernel_size[i] - 1) + 1 for i in range(2)]
+        reach = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+        least = [(x.shape[i - 2] - 1) * self.stride[i] - int(pad[i]) - int(pad[i + 2]) + reach[i] for i in range(2)]
         if any(not 0 <= w - low < s for w, low, s in zip(wanted, least, self.stride, strict=True)):
             most = [low + s - 1 for low, s in zip(least, self.stride, strict=True)]
             raise ValueError(f"ConvTranspose2d: output_size {tuple(wanted)} is out of reach of an input {x.shape}; from {least} to {most}")

@@ -30,14 +30,17 @@ def _sample(name, x, w, bias=True, x_layout="plain", w_layout="plain", gradcheck
     return Sample(name, tensors, kwargs, 16.0, gradcheck)
 
 
+_SMALL = Input((1, 1, 3, 3)), Input((1, 1, 3, 3))
+
+
 @register
 class Conv2d(Op):
     """y[n, o, i, j] = Σ x[n, c, i·sh + r·dh - top, j·sw + s·dw - left]·w[o, c, r, s] (+ b[o]) over the channels c of o's group and the kernel's (r, s).
 
-    x [N, C, H, W] or [C, H, W], w [O, C/groups, kH, kW], b [O]; outside x stands +0; H' = (H + top + bottom - dh·(kH - 1) - 1) // sh + 1, W' likewise.
-    Per output one chain of fused multiply-adds from +0 over (c, r, s) in this order, then one addition of the bias. Gradients: the adjoint for x,
-    Σ x·g over positions and then images for w, the double sum of g for b. Parameters out of range ValueError, of another type TypeError, shapes that
-    do not fit ShapeError.
+    x [N, C, H, W] or [C, H, W], w [O, C/groups, kH, kW], b [O]; outside x stands +0; H' = (H + top + bottom - dh·(kH - 1) - 1) // sh + 1, W'
+    likewise. Per output one chain of fused multiply-adds from +0 over (c, r, s) in this order, then one addition of the bias. Gradients: the
+    adjoint for x, Σ x·g over positions and then images for w, the double sum of g for b. Parameters out of range ValueError, of another type
+    TypeError, shapes that do not fit ShapeError.
     """
 
     kernel = convolutions.RULES["conv2d"]
@@ -99,24 +102,27 @@ class Conv2d(Op):
         ErrorSample("empty_kernel", (Input((1, 4, 5, 5)), Input((8, 4, 0, 3))), ShapeError, "the kernel is empty"),
         ErrorSample("empty_image", (Input((1, 1, 0, 5)), Input((1, 1, 1, 1))), ShapeError, "the image is empty"),
         ErrorSample("no_outputs", (Input((1, 1, 4, 5)), Input((0, 1, 1, 1))), ShapeError, "first dimension is 0"),
-        ErrorSample("kernel_too_large", (Input((1, 1, 4, 5)), Input((1, 1, 3, 3))), ShapeError, "spans 5 by 5, the padded input 4 by 5", {"dilation": 2}),
+        ErrorSample("kernel_too_large", (Input((1, 1, 4, 5)), _SMALL[1]), ShapeError, "spans 5 by 5, the padded input 4 by 5", {"dilation": 2}),
         ErrorSample("bias", (Input((1, 1, 3, 3)), Input((2, 1, 3, 3)), Input((3,))), ShapeError, "expected a bias [2]"),
         ErrorSample("groups", (Input((1, 4, 3, 3)), Input((3, 2, 3, 3))), ShapeError, "2 groups do not divide", {"groups": 2}),
         ErrorSample("no_groups", (Input((1, 4, 3, 3)), Input((3, 2, 3, 3))), ValueError, "groups must be 1 to", {"groups": 0}),
-        ErrorSample("stride", (Input((1, 1, 3, 3)), Input((1, 1, 3, 3))), ValueError, "stride must be 1 to", {"stride": (1, 0)}),
-        ErrorSample("three_strides", (Input((1, 1, 3, 3)), Input((1, 1, 3, 3))), ValueError, "got 3 numbers", {"stride": (1, 1, 1)}),
-        ErrorSample("float", (Input((1, 1, 3, 3)), Input((1, 1, 3, 3))), TypeError, "dilation must be an int or (h, w), got float", {"dilation": 1.0}),
-        ErrorSample("dilation", (Input((1, 1, 3, 3)), Input((1, 1, 3, 3))), ValueError, "dilation must be 1 to", {"dilation": 0}),
-        ErrorSample("padding", (Input((1, 1, 3, 3)), Input((1, 1, 3, 3))), ValueError, "padding must be 0 to", {"padding": -1}),
-        ErrorSample("padding_word", (Input((1, 1, 3, 3)), Input((1, 1, 3, 3))), ValueError, "same or valid, got 'full'", {"padding": "full"}),
-        ErrorSample("same_stride", (Input((1, 1, 3, 3)), Input((1, 1, 3, 3))), ValueError, "needs a stride of 1", {"padding": "same", "stride": 2}),
-        ErrorSample("huge_padding", (Input((1, 1, 3, 3)), Input((1, 1, 3, 3))), ShapeError, "no memory holds", {"padding": 2**31 - 1, "stride": 2**31 - 1}),
+        ErrorSample("stride", _SMALL, ValueError, "stride must be 1 to", {"stride": (1, 0)}),
+        ErrorSample("three_strides", _SMALL, ValueError, "got 3 numbers", {"stride": (1, 1, 1)}),
+        ErrorSample("float", _SMALL, TypeError, "dilation must be an int or (h, w), got float", {"dilation": 1.0}),
+        ErrorSample("dilation", _SMALL, ValueError, "dilation must be 1 to", {"dilation": 0}),
+        ErrorSample("padding", _SMALL, ValueError, "padding must be 0 to", {"padding": -1}),
+        ErrorSample("padding_word", _SMALL, ValueError, "same or valid, got 'full'", {"padding": "full"}),
+        ErrorSample("same_stride", _SMALL, ValueError, "needs a stride of 1", {"padding": "same", "stride": 2}),
+        ErrorSample("huge_padding", _SMALL, ShapeError, "no memory holds", {"padding": 2**31 - 1, "stride": 2**31 - 1}),
     ]
 
 
 @public(method=False)
 def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-    """Convolution of images [N, C, H, W] or [C, H, W] with weight [O, C/groups, kH, kW]; padding: an int, (h, w), (top, left, bottom, right), "same" or "valid"."""
+    """Convolution of images [N, C, H, W] or [C, H, W] with weight [O, C/groups, kH, kW].
+
+    padding: an int, (h, w), (top, left, bottom, right), "same" or "valid".
+    """
     return convolutions.conv2d(input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -163,7 +169,7 @@ class Conv1d(Op):
         ErrorSample("channels", (Input((1, 4, 8)), Input((2, 3, 3))), ShapeError, "weight has 3 input channels, input has 4"),
         ErrorSample("kernel_too_large", (Input((1, 1, 4)), Input((1, 1, 5))), ShapeError, "the kernel spans 5, the padded input 4"),
         ErrorSample("stride", (Input((1, 1, 4)), Input((1, 1, 3))), ValueError, "stride must be 1 to", {"stride": (0,)}),
-        ErrorSample("two_strides", (Input((1, 1, 4)), Input((1, 1, 3))), ValueError, "stride must be an int or (l,), got 2 numbers", {"stride": (1, 1)}),
+        ErrorSample("two_strides", (Input((1, 1, 4)), Input((1, 1, 3))), ValueError, "an int or (l,), got 2 numbers", {"stride": (1, 1)}),
         ErrorSample("four_paddings", (Input((1, 1, 4)), Input((1, 1, 3))), ValueError, "got 4 numbers", {"padding": (1, 1, 1, 1)}),
         ErrorSample("none", (Input((1, 1, 4)), Input((1, 1, 3))), TypeError, "padding must be an int, (l,) or (left, right)", {"padding": None}),
     ]
