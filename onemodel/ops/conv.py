@@ -35,7 +35,7 @@ _SMALL = Input((1, 1, 3, 3)), Input((1, 1, 3, 3))
 
 @register
 class Conv2d(Op):
-    """y[n, o, i, j] = Σ x[n, c, i·sh + r·dh - top, j·sw + s·dw - left]·w[o, c, r, s] (+ b[o]) over the channels c of o's group and the kernel's (r, s).
+    """y[n, o, i, j] = Σ x[n, c, i·sh + r·dh - top, j·sw + s·dw - left]·w[o, c, r, s] (+ b[o]) over channels c of o's group and the kernel's (r, s).
 
     x [N, C, H, W] or [C, H, W], w [O, C/groups, kH, kW], b [O]; outside x stands +0; H' = (H + top + bottom - dh·(kH - 1) - 1) // sh + 1, W'
     likewise. Per output one chain of fused multiply-adds from +0 over (c, r, s) in this order, then one addition of the bias. Gradients: the
