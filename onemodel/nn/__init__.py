@@ -2,29 +2,50 @@
 
 from onemodel.nn.activation import ELU, GELU, LeakyReLU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
 from onemodel.nn.containers import ModuleList, Sequential
+from onemodel.nn.conv import Conv1d, Conv2d, ConvTranspose2d
 from onemodel.nn.dropout import Dropout
 from onemodel.nn.embedding import Embedding
-from onemodel.nn.conv import Conv1d, Conv2d, ConvTranspose2d
 from onemodel.nn.linear import Identity, Linear
 from onemodel.nn.loss import CrossEntropyLoss, MSELoss, NLLLoss
 from onemodel.nn.module import Module, Parameter
+from onemodel.nn.pooling import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, GlobalAvgPool2d, MaxPool1d, MaxPool2d
 from onemodel.nn.resize import Upsample, ZeroPad2d
 from onemodel.nn.shape import Flatten
 
-__all__ = ["ELU", "GELU", "CrossEntropyLoss", "Dropout", "Flatten", "Identity", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "Module",
-           "ModuleList", "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
-__all__ = ["ELU", "GELU", "CrossEntropyLoss", "Embedding", "Flatten", "Identity", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss",
-           "Module", "ModuleList", "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus",
-           "Tanh", "Upsample", "ZeroPad2d"]
-from onemodel.nn.pooling import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, GlobalAvgPool2d, MaxPool1d, MaxPool2d
-from onemodel.nn.shape import Flatten
-
-__all__ = ["ELU", "GELU", "CrossEntropyLoss", "Flatten", "Identity", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "Module", "ModuleList",
-           "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
-__all__ = ["GELU", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d", "CrossEntropyLoss", "Flatten", "GlobalAvgPool2d",
-           "Identity", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "Module", "ModuleList", "NLLLoss", "Parameter", "ReLU",
-           "Sequential", "Sigmoid", "Softmax", "Tanh"]
-__all__ = ["ELU", "GELU", "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Flatten", "Identity", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "Module", "ModuleList",
-           "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
-__all__ = ["ELU", "GELU", "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Flatten", "Identity", "LeakyReLU", "Linear", "LogSoftmax",
-           "MSELoss", "Module", "ModuleList", "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
+# One a line: several people add to this list at a time.
+__all__ = [
+    "AdaptiveAvgPool2d",
+    "AdaptiveMaxPool2d",
+    "AvgPool1d",
+    "AvgPool2d",
+    "Conv1d",
+    "Conv2d",
+    "ConvTranspose2d",
+    "CrossEntropyLoss",
+    "Dropout",
+    "ELU",
+    "Embedding",
+    "Flatten",
+    "GELU",
+    "GlobalAvgPool2d",
+    "Identity",
+    "LeakyReLU",
+    "Linear",
+    "LogSoftmax",
+    "MSELoss",
+    "MaxPool1d",
+    "MaxPool2d",
+    "Module",
+    "ModuleList",
+    "NLLLoss",
+    "Parameter",
+    "ReLU",
+    "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
+    "Tanh",
+    "Upsample",
+    "ZeroPad2d",
+]
