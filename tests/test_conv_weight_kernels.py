@@ -3,12 +3,15 @@
 The reference steps through output positions one by one, with the fused step of test_gemm. Must not contain operators or timings.
 """
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_gemm import FUSED, bits, canonical, fused, normal, two_roundings
 
+import onemodel as om
 from onemodel._kernels import conv_weight, table
 from onemodel._pool import pool
 
@@ -98,3 +101,94 @@ def test_bits_of_the_plain_loop_nest(case):
     x = stored(normal(1, case["n"], case["groups"] * case["icg"], *case["size"]), case["layout"])
     g = normal(2, case["n"], case["groups"] * case["ocg"], *case["out"])
     check(x, g, case["kernel"], stride=case["stride"], padding=case["padding"], dilation=case["dilation"], groups=case["groups"])
+
+
+# Each beyond one of the sizes that conv_weight.pyx cuts at: several chunks of rows, of columns, several images in one, planes in place, planes
+# unfolded since most of them would be read in vain, more rows or columns than a piece has.
+LARGER = {
+    "chunks of rows": ((2, 3, 20, 33), (2, 20, 20, 33), (3, 3), dict(padding=(1, 1))),
+    "chunks of columns": ((1, 2, 1, 700), (1, 3, 1, 700), (1, 5), dict(padding=(0, 2))),
+    "chunks of both": ((2, 1, 3, 300), (2, 2, 2, 299), (2, 2), dict()),
+    "images beside each other": ((9, 5, 4, 4), (9, 18, 4, 4), (3, 3), dict(padding=(1, 1))),
+    "images beside each other, the last alone": ((5, 3, 8, 8), (5, 4, 8, 8), (3, 3), dict(padding=(1, 1))),
+    "one position": ((7, 40, 1, 1), (7, 35, 1, 1), (1, 1), dict()),
+    "one by one": ((2, 40, 17, 16), (2, 19, 17, 16), (1, 1), dict()),
+    "one by one, strided": ((2, 7, 17, 15), (2, 9, 9, 8), (1, 1), dict(stride=(2, 2))),
+    "the kernel is the input": ((3, 4, 6, 7), (3, 5, 1, 1), (6, 7), dict()),
+    "large stride": ((2, 3, 90, 95), (2, 5, 3, 3), (2, 2), dict(stride=(40, 41), padding=(1, 0))),
+    "large dilation": ((2, 3, 90, 95), (2, 5, 30, 37), (3, 3), dict(dilation=(30, 29), padding=(1, 0))),
+    "many rows": ((2, 150, 4, 4), (2, 3, 4, 4), (3, 3), dict(padding=(1, 1))),
+    "many columns": ((1, 2, 5, 5), (1, 150, 5, 5), (3, 3), dict(padding=(1, 1))),
+    "many taps": ((1, 2, 40, 40), (1, 3, 4, 4), (37, 37), dict()),
+    "many taps, padded": ((1, 1, 40, 40), (1, 3, 6, 6), (37, 37), dict(padding=(1, 1))),
+    "groups": ((2, 12, 9, 9), (2, 18, 9, 9), (3, 3), dict(padding=(1, 1), groups=3)),
+    "channels alone": ((3, 19, 9, 11), (3, 38, 5, 6), (3, 3), dict(padding=(1, 1), stride=(2, 2), groups=19)),
+    # edge rows V02 and V04: groups with stride, and a stride beyond the kernel; V05: the forward drops the tail of its input
+    "V02": ((1, 4, 7, 7), (1, 4, 3, 3), (3, 3), dict(stride=(2, 2), groups=4)),
+    "V02, two channels": ((2, 8, 7, 7), (2, 6, 3, 3), (3, 3), dict(stride=(2, 2), groups=2)),
+    "V04": ((2, 4, 7, 8), (2, 6, 3, 4), (2, 2), dict(stride=(3, 3), padding=(1, 1), groups=2)),
+    "V05": ((2, 3, 1, 12), (2, 4, 1, 2), (1, 3), dict(stride=(1, 5))),
+}
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_larger_ones(name):
+    x, g, kernel, how = LARGER[name]
+    check(normal(1, *x), normal(2, *g), kernel, **how)
+
+
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-45, 3e38, -3e38, 1e-30, 1.0, -1.0], np.float32)
+
+
+def special(seed, *shape):
+    """A tenth of infinities, NaN with a payload, signed zeros, denormals, numbers that overflow."""
+    rng = np.random.default_rng(seed)
+    x = np.where(rng.random(shape) < 0.1, rng.choice(SPECIAL, shape), normal(seed, *shape)).astype(np.float32)
+    x.view(np.uint32)[np.isnan(x)] = 0xFFC12345
+    return x
+
+
+@pytest.mark.parametrize("name", ["chunks of rows", "images beside each other", "one by one", "large stride", "channels alone", "V04"])
+def test_special_values(name):
+    """In exact mode every NaN is the canonical one; an infinity meets the zeros of the padding, which are multiplied."""
+    x, g, kernel, how = LARGER[name]
+    check(special(1, *x), special(2, *g), kernel, threads=(2,), **how)
+
+
+def test_padding_is_multiplied():
+    x, g = np.ones((1, 1, 2, 2), np.float32), np.full((1, 1, 4, 4), np.inf, np.float32)
+    for groups, channels in ((1, 2), (2, 2)):
+        images = np.repeat(x, channels, 1)
+        dw = conv_weight._array_conv_weight(images, np.repeat(g, channels, 1), (3, 3), padding=(2, 2), groups=groups, mode=EXACT)
+        assert (bits(dw) == 0x7FC00000).all()
+
+
+@pytest.mark.parametrize("x,g", [((0, 3, 5, 5), (0, 4, 3, 3)), ((2, 3, 5, 5), (2, 4, 0, 3)), ((2, 3, 5, 5), (2, 4, 3, 0))])
+def test_nothing_to_sum_gives_zeros(x, g):
+    assert (bits(conv_weight._array_conv_weight(np.zeros(x, np.float32), np.zeros(g, np.float32), (3, 3), mode=EXACT)) == 0).all()
+
+
+@pytest.mark.parametrize("x,g", [((2, 0, 5, 5), (2, 4, 3, 3)), ((2, 3, 5, 5), (2, 0, 3, 3))])
+def test_no_channels(x, g):
+    assert conv_weight._array_conv_weight(np.zeros(x, np.float32), np.zeros(g, np.float32), (3, 3), mode=EXACT).size == 0
+
+
+@pytest.mark.parametrize("groups", [1, 16])
+def test_threads_take_part(groups):
+    """A worker of a busy machine may come too late for one product, not for every one of several seconds."""
+    x, g = normal(1, 4, 32, 32, 32), normal(2, 4, 32, 32, 32)
+    table.set_num_threads(2)
+    end = time.monotonic() + 20
+    while conv_weight._array_conv_weight(x, g, (3, 3), padding=(1, 1), groups=groups) is not None and table.last_threads() < 2:
+        assert time.monotonic() < end, "no gradient ran on more than one thread"
+
+
+def test_scratch_does_not_grow_with_the_batch():
+    """Once warm, batches of any size take the blocks that are there."""
+    table.set_num_threads(1)
+    small, large = ((normal(1, n, 8, 20, 20), normal(2, n, 8, 20, 20)) for n in (2, 40))
+    conv_weight._array_conv_weight(*small, (3, 3), padding=(1, 1))
+    before = om.pool_stats()
+    conv_weight._array_conv_weight(*large, (3, 3), padding=(1, 1))
+    after = om.pool_stats() - before
+    assert after.requests > 0 and after.native_allocations == 0 and after.outstanding_blocks == 0

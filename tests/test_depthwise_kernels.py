@@ -4,7 +4,6 @@ The references step through taps or positions one by one, with the fused step of
 """
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_conv_weight_kernels import EXACT, FAST, PATHS, agree, poisoned, reference, stored  # noqa: F401  (a fixture)

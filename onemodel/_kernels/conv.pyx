@@ -13,6 +13,7 @@ from onemodel._kernels.conv_plan cimport (
     om_conv_copy_fn, om_conv_gather_fn, om_conv_panel_fn, om_conv_region, om_conv_spread_fn, om_conv_taps, om_conv_tile_fn, om_conv_vectors_fn,
     om_conv_view, om_conv_weights_fn, plan, round_up, taps_of,
 )
+from onemodel._kernels.depthwise cimport depthwise_fits, depthwise_forward, depthwise_input
 from onemodel._kernels.pieces cimport begin, run
 from onemodel._kernels.table cimport current_mode, row_index, table_of
 from onemodel._pool.pool cimport give, take
@@ -339,6 +340,8 @@ cdef int execute(Job *j) noexcept nogil:
 
 cdef int conv_forward(int mode, const Conv *c, const float *x, const float *w, const float *bias, float *y) noexcept nogil:
     cdef Job j
+    if depthwise_fits(c):
+        return depthwise_forward(mode, c, x, w, bias, y)
     j.row = table_of(mode).row
     j.g = &table_of(mode).gemm
     j.c = c
@@ -368,6 +371,8 @@ cdef int conv_forward(int mode, const Conv *c, const float *x, const float *w, c
 
 cdef int conv_input(int mode, const Conv *c, const float *g, const float *w, const float *bias, float *dx) noexcept nogil:
     cdef Job j
+    if depthwise_fits(c):
+        return depthwise_input(mode, c, g, w, bias, dx)
     j.row = table_of(mode).row
     j.g = &table_of(mode).gemm
     j.c = c

@@ -28,8 +28,8 @@ static inline ptrdiff_t frame_count(ptrdiff_t from, ptrdiff_t end, ptrdiff_t rig
 }
 
 /* Whole vectors are stored everywhere: what is written beyond an end is written again, as rows are filled from left to right. */
-static void k_frame(const float *x, ptrdiff_t xh, ptrdiff_t ih, ptrdiff_t iw, ptrdiff_t top, ptrdiff_t down, ptrdiff_t left, ptrdiff_t right,
-                    ptrdiff_t rows, ptrdiff_t cols, float *dst, ptrdiff_t pitch) {
+static void k_frame(const float *restrict x, ptrdiff_t xh, ptrdiff_t ih, ptrdiff_t iw, ptrdiff_t top, ptrdiff_t down, ptrdiff_t left,
+                    ptrdiff_t right, ptrdiff_t rows, ptrdiff_t cols, float *restrict dst, ptrdiff_t pitch) {
     const ptrdiff_t lo = frame_count(left, 0, right, cols), hi = frame_count(left, iw, right, cols);
     const ptrdiff_t r_lo = frame_count(top, 0, down, rows), r_hi = frame_count(top, ih, down, rows);
     for (ptrdiff_t r = 0; r < rows; r++, dst += pitch) {
@@ -41,6 +41,8 @@ static void k_frame(const float *x, ptrdiff_t xh, ptrdiff_t ih, ptrdiff_t iw, pt
             if (right == 1) {
                 for (; c + LANES <= hi; c += LANES) vf_store(dst + c, vf_load(from + c));
                 if (c < hi) vf_store(dst + c, vf_load_tail(from + c, hi - c));
+            } else if (right == 2) { /* a constant, which compilers turn into shuffles */
+                for (; c < hi; c++) dst[c] = from[c * 2];
             } else {
                 for (; c < hi; c++) dst[c] = from[c * right];
             }

@@ -10,8 +10,9 @@ cimport numpy as cnp
 from libc.string cimport memset
 
 from onemodel._kernels.conv cimport Conv
+from onemodel._kernels.depthwise cimport depthwise_fits, depthwise_weight
 from onemodel._kernels.pieces cimport run
-from onemodel._kernels.table cimport current_mode, om_copy_fn, om_gemm, om_table, row_index, smallest_piece, table_of
+from onemodel._kernels.table cimport current_mode, om_copy_fn, om_gemm, om_table, row_index, smallest_piece, table_of, thread_count
 from onemodel._pool.pool cimport give, take
 
 cnp.import_array()
@@ -35,11 +36,16 @@ cdef enum:
     POSITIONS = 256             # of one chunk: a packed panel of gradients stays in L1
     FRAME_FLOATS = 49152        # of images prepared at once: they stay in L2
     ROWS = 1024                 # of the unfolded matrix prepared at once
-    SUM_FLOATS = 131072         # of the result that one piece accumulates
-    PIECE_COLUMNS = 256         # output channels of a piece: their packed gradients stay in L2
+    SUM_FLOATS = 32768          # of the result that one piece accumulates: they stay in L2 from image to image
+    PIECE_COLUMNS = 64          # output channels of a piece
+    LEAST_ROWS = 36             # of a piece, which packs the gradients of its columns
     MADDS_PER_ELEMENT = 16      # as in gemm.pyx
-    MOST_PIECES = 32            # of all groups: every piece prepares its own operands
-    LEAST_ROWS = 144            # of a piece, so that packing its gradients is a few percent; a quarter where pieces are scarce
+    PIECES_PER_THREAD = 3       # every piece prepares its own operands, so there are no more than balance the threads
+    MOST_COLUMN_PARTS = 64
+    MOST_ROWS = 16              # at least the rows of any tile
+    VECTOR = 16                 # at least the lanes of any: room after the prepared rows of an image
+    PREPARING = 6               # time of preparing an element of x, and of packing one of g, in multiply-adds
+    PACKING = 10
 
 # How rows of the unfolded matrix are read: out of x itself, where no tap is outside; out of padded copies of its planes; unfolded, where
 # strides, dilation or kernels are so large that a plane would be mostly read in vain.
@@ -64,6 +70,9 @@ cdef struct Job:
     Py_ssize_t positions
     Py_ssize_t rows             # output rows and columns of a chunk
     Py_ssize_t cols
+    Py_ssize_t images           # of a chunk: several where one has few positions, so that a tile of the result is met by all of them at once
+    Py_ssize_t x_image          # floats from image to image in prepared rows, and in packed gradients
+    Py_ssize_t g_image
     Form form
     Py_ssize_t pitch            # of a framed plane
     Py_ssize_t plane
@@ -98,8 +107,7 @@ cdef bint all_inside(const Conv *c) noexcept nogil:
 
 cdef void plan(Job *j) noexcept nogil:
     cdef Conv *c = &j.c
-    cdef Py_ssize_t width = j.gemm.nr, panels, want, high, wide
-    cdef double least, madds
+    cdef Py_ssize_t high, wide
     if all_inside(c) and c.kh == 1 and c.kw == 1 and c.sh == 1 and c.sw == 1 and c.xh == c.iw and c.ow == c.iw:
         c.ow, c.iw, c.oh, c.ih = c.oh * c.ow, c.oh * c.ow, 1, 1  # positions follow each other in x as in g
     j.icg, j.ocg = c.ic // c.groups, c.oc // c.groups
@@ -111,40 +119,53 @@ cdef void plan(Job *j) noexcept nogil:
     else:
         j.cols = c.ow
         j.rows = even(c.oh, parts_of(c.oh, POSITIONS // c.ow))
-    # how x is read
+    j.images = max(min(c.n, POSITIONS // j.positions), 1)
     high, wide = (j.rows - 1) * c.sh + (c.kh - 1) * c.dh + 1, (j.cols - 1) * c.sw + (c.kw - 1) * c.dw + 1
     j.pitch = wide
     j.plane = high * wide
     if all_inside(c):
         j.form = DIRECT
         j.part = min(j.k, ROWS)
+        j.x_image = c.xn
         j.x_floats = 0
     elif j.taps <= ROWS and j.plane <= FRAME_FLOATS and j.plane <= 2 * j.taps * j.rows * j.cols:
         j.form = FRAMED
-        j.part = max(min(min(FRAME_FLOATS // j.plane, ROWS // j.taps), j.icg), 1) * j.taps
-        j.x_floats = j.part // j.taps * j.plane
+        j.images = min(j.images, FRAME_FLOATS // j.plane)
+        high = max(min(min(FRAME_FLOATS // (j.plane * j.images), ROWS // j.taps), j.icg), 1)  # planes
+        j.part = high * j.taps
+        j.x_image = high * j.plane + VECTOR
+        j.x_floats = j.x_image * j.images
     else:
         j.form = UNFOLDED
-        j.part = min(j.k, min(ROWS, FRAME_FLOATS // (j.rows * j.cols)))
-        j.x_floats = j.part * j.rows * j.cols
-    # pieces
-    madds = <double>c.n * j.positions * j.k * j.ocg
-    least = <double>smallest_piece() * MADDS_PER_ELEMENT
-    want = <Py_ssize_t>min(madds * c.groups / least, <double>MOST_PIECES)
-    want = parts_of(max(want, 1), c.groups)
-    panels = parts_of(j.ocg, width)
-    j.oc_parts = max(min(want, panels), parts_of(j.ocg, PIECE_COLUMNS))
-    j.ocs = parts_of(panels, j.oc_parts) * width
-    j.oc_parts = parts_of(j.ocg, j.ocs)
-    want = parts_of(want, j.oc_parts)
-    want = min(want, max(j.k // LEAST_ROWS, min(j.k // (LEAST_ROWS // 4), parts_of(8, j.oc_parts * c.groups))))
-    j.k_parts = max(max(want, 1), parts_of(j.k, SUM_FLOATS // j.ocs))
-    j.ks = even(j.k, j.k_parts)
-    if j.form == FRAMED:
-        j.ks = parts_of(j.ks, j.taps) * j.taps  # whole planes
-    j.k_parts = parts_of(j.k, j.ks)
-    j.g_floats = j.rows * j.cols * j.ocs
+        j.part = min(j.k, min(ROWS, FRAME_FLOATS // (j.rows * j.cols * j.images)))
+        j.x_image = j.part * j.rows * j.cols + VECTOR
+        j.x_floats = j.x_image * j.images
+    cut_pieces(j)
+    j.g_image = j.rows * j.cols * j.ocs
+    j.g_floats = j.g_image * j.images
     j.sum_floats = j.ks * j.ocs
+
+
+cdef void cut_pieces(Job *j) noexcept nogil:
+    """Rows and columns of a piece: those that cost least, since every piece prepares x and g for itself."""
+    cdef const Conv *c = &j.c
+    cdef Py_ssize_t panels = parts_of(j.ocg, j.gemm.nr), want = 1, parts, ocs, ks
+    cdef double madds = <double>c.n * c.groups * j.positions * j.k * j.ocg, cost, least = -1
+    if thread_count() > 1:
+        want = <Py_ssize_t>min(madds / MADDS_PER_ELEMENT / smallest_piece(), <double>PIECES_PER_THREAD * thread_count())
+        want = parts_of(max(want, 1), c.groups)
+    parts = parts_of(panels, max(PIECE_COLUMNS // j.gemm.nr, 1))
+    for parts in range(parts, max(parts, min(panels, MOST_COLUMN_PARTS)) + 1):
+        ocs = parts_of(panels, parts) * j.gemm.nr
+        ks = parts_of(j.k, max(parts_of(want, parts_of(j.ocg, ocs)), parts_of(j.k, SUM_FLOATS // ocs)))
+        ks = max(ks, min(LEAST_ROWS, j.k))
+        if j.form == FRAMED:
+            ks = parts_of(ks, j.taps) * j.taps  # whole planes
+        cost = <double>PACKING / ks + (0.0 if j.form == DIRECT else <double>PREPARING / ocs / j.taps)
+        if least < 0 or cost < least:
+            least = cost
+            j.ks, j.ocs = ks, ocs
+    j.oc_parts, j.k_parts = parts_of(j.ocg, j.ocs), parts_of(j.k, j.ks)
 
 
 cdef void prepare(const Job *j, const float *x, Py_ssize_t k0, Py_ssize_t k1, Py_ssize_t r0, Py_ssize_t c0, Py_ssize_t rows, Py_ssize_t cols,
@@ -178,9 +199,11 @@ cdef void prepare(const Job *j, const float *x, Py_ssize_t k0, Py_ssize_t k1, Py
 
 
 cdef void chunk(const Job *j, const float **at, Py_ssize_t k, Py_ssize_t m, Py_ssize_t ks, Py_ssize_t n, Py_ssize_t rows, Py_ssize_t cols,
-                const float *g, float *chain, float *sum, int flags) noexcept nogil:
+                Py_ssize_t images, const float *g, float *chain, float *sum, int flags) noexcept nogil:
     """m prepared rows, from row k of the piece's ks, by n columns: each panel of g stays in L1 and meets all tiles of rows."""
-    cdef Py_ssize_t xr, xs = j.c.sw, i, col = 0, width, tiles, mm, to
+    cdef Py_ssize_t xr, xs = j.c.sw, i, r, image, col = 0, width, tiles, mm, to
+    cdef const float *row[MOST_ROWS]
+    cdef int now
     if j.form == UNFOLDED:
         xr, xs = cols, 1
     else:
@@ -191,7 +214,12 @@ cdef void chunk(const Job *j, const float **at, Py_ssize_t k, Py_ssize_t m, Py_s
         while i < m:
             mm = parts_of(m - i, tiles)
             to = col * ks + (k + i) * width
-            j.tile(mm, width, at + i, rows, cols, xr, xs, g + col * rows * cols, chain + to, sum + to, flags)
+            j.tile(mm, width, at + i, rows, cols, xr, xs, g + col * rows * cols, chain + to, sum + to, flags & ~(OM_WEIGHT_FINAL if images > 1 else 0))
+            for image in range(1, images):
+                for r in range(mm):
+                    row[r] = at[i + r] + image * j.x_image
+                now = flags & ~OM_WEIGHT_STORE if image == images - 1 else flags & ~(OM_WEIGHT_STORE | OM_WEIGHT_FINAL)
+                j.tile(mm, width, row, rows, cols, xr, xs, g + image * j.g_image + col * rows * cols, chain + to, sum + to, now)
             tiles -= 1
             i += mm
         col += width
@@ -203,11 +231,11 @@ cdef void weight_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef const Conv *c = &j.c
     cdef Py_ssize_t k0 = piece % j.k_parts * j.ks, o0 = piece // j.k_parts % j.oc_parts * j.ocs, group = piece // (j.k_parts * j.oc_parts)
     cdef Py_ssize_t ks = min(j.ks, j.k - k0), n = min(j.ocs, j.ocg - o0), width
-    cdef Py_ssize_t image, r0, c0, rows, cols, k, kk
+    cdef Py_ssize_t image = 0, images, i, r0, c0, rows, cols, k, kk
     cdef const float *x
     cdef const float *g
     cdef int flags
-    cdef size_t floats = (j.g_floats + 2 * j.sum_floats + j.x_floats + 31) // 16 * 16  # a vector of room after x
+    cdef size_t floats = (j.g_floats + 2 * j.sum_floats + j.x_floats + 15) // 16 * 16
     cdef float *gp = <float *>take(floats * sizeof(float) + j.part * sizeof(float *))
     if gp == NULL:
         j.failed = -1
@@ -216,7 +244,8 @@ cdef void weight_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef float *chain = sum + j.sum_floats
     cdef float *room = chain + j.sum_floats
     cdef const float **at = <const float **>(gp + floats)
-    for image in range(c.n):
+    while image < c.n:
+        images = min(j.images, c.n - image)
         x = j.x + image * c.xn + group * j.icg * c.xc
         g = j.g + (image * c.oc + group * j.ocg + o0) * j.positions
         r0 = 0
@@ -225,18 +254,21 @@ cdef void weight_piece(void *context, Py_ssize_t piece) noexcept nogil:
             c0 = 0
             while c0 < c.ow:
                 cols = min(j.cols, c.ow - c0)
-                j.gemm.pack(g + r0 * c.ow + c0, 1, j.positions, rows * cols, n, j.gemm.nr, gp)
+                for i in range(images):
+                    j.gemm.pack(g + i * c.oc * j.positions + r0 * c.ow + c0, 1, j.positions, rows * cols, n, j.gemm.nr, gp + i * j.g_image)
                 flags = OM_WEIGHT_BEGIN if r0 == 0 and c0 == 0 else 0
                 if r0 + rows == c.oh and c0 + cols == c.ow:
-                    flags |= OM_WEIGHT_END | (OM_WEIGHT_STORE if image == 0 else 0) | (OM_WEIGHT_FINAL if image == c.n - 1 else 0)
+                    flags |= OM_WEIGHT_END | (OM_WEIGHT_STORE if image == 0 else 0) | (OM_WEIGHT_FINAL if image + images == c.n else 0)
                 k = 0
                 while k < ks:
                     kk = min(j.part, ks - k)
-                    prepare(j, x, k0 + k, k0 + k + kk, r0, c0, rows, cols, room, at)
-                    chunk(j, at, k, kk, ks, n, rows, cols, gp, chain, sum, flags)
+                    for i in range(0 if j.form == DIRECT else images - 1, -1, -1):  # the first image last, since `at` shows its rows
+                        prepare(j, x + i * c.xn, k0 + k, k0 + k + kk, r0, c0, rows, cols, room + i * j.x_image, at)
+                    chunk(j, at, k, kk, ks, n, rows, cols, images, gp, chain, sum, flags)
                     k += kk
                 c0 += cols
             r0 += rows
+        image += images
     k = 0
     while k < n:
         width = panel_width(j, n - k)
@@ -255,6 +287,8 @@ cdef int conv_weight(int mode, const Conv *c, const float *x, const float *g, fl
     if c.n * c.oh * c.ow == 0:
         memset(dw, 0, c.oc * (c.ic // c.groups) * c.kh * c.kw * sizeof(float))
         return 0
+    if c.groups * c.groups >= c.oc and depthwise_fits(c):  # lanes are filled by channels rather than by the outputs of each
+        return depthwise_weight(mode, c, x, g, dw)
     plan(&j)
     run(weight_piece, &j, c.groups * j.oc_parts * j.k_parts)
     return j.failed
@@ -271,7 +305,7 @@ def _array_conv_weight(cnp.ndarray x, cnp.ndarray g, kernel, stride=(1, 1), padd
     c.dh, c.dw = dilation
     c.groups = groups
     c.xn, c.xc, c.xh = cnp.PyArray_STRIDE(x, 0) // 4, cnp.PyArray_STRIDE(x, 1) // 4, cnp.PyArray_STRIDE(x, 2) // 4
-    if not (<object>g).flags.c_contiguous or (c.iw > 1 and cnp.PyArray_STRIDE(x, 3) != 4):
+    if not (<object>g).flags.c_contiguous or (x.size and c.iw > 1 and cnp.PyArray_STRIDE(x, 3) != 4):
         raise ValueError("_array_conv_weight: expected g contiguous and x with contiguous rows")
     cdef cnp.ndarray dw = np.empty((c.oc, c.ic // groups, c.kh, c.kw), np.float32)
     cdef int chosen = current_mode() if mode is None else mode, status

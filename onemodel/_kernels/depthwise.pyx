@@ -45,6 +45,7 @@ cdef enum:
     MADDS_PER_ELEMENT = 16      # as in gemm.pyx
     MOST_PIECES = 64
     VECTOR = 16                 # at least the lanes of any instruction set
+    BESIDE = 8                  # windows copied before the first is read: what was just stored in vectors cannot be loaded at other offsets at once
 
 # A convolution whose outputs are cut into chunks of rows and columns, each of which reads one window, padded and copied: of x forward and for
 # the weight, of g for the gradient of x. There outputs count in steps of the stride, a phase being those of one remainder.
@@ -74,9 +75,21 @@ cdef struct Job:
     Py_ssize_t *first           # of each phase
     int failed
 
+# Where the chunk of one unit of work lies.
+cdef struct Place:
+    Py_ssize_t image
+    Py_ssize_t channel
+    Py_ssize_t row
+    Py_ssize_t col
+
 
 cdef inline Py_ssize_t parts_of(Py_ssize_t whole, Py_ssize_t most) noexcept nogil:
     return (whole + most - 1) // most
+
+
+cdef inline Py_ssize_t beside(Py_ssize_t window) noexcept nogil:
+    """Windows of so many floats that are copied together."""
+    return max(min(FLOATS // max(window, 1), BESIDE), 1)
 
 
 cdef bint chunks(Job *j, Py_ssize_t oh, Py_ssize_t ow, Py_ssize_t sh, Py_ssize_t sw, Py_ssize_t more_rows, Py_ssize_t more_cols,
@@ -154,29 +167,52 @@ cdef void cut_units(Job *j, Py_ssize_t units, double madds) noexcept nogil:
 
 # -- forward: the columns of a window are dealt to planes by their remainder of the stride, so that lanes read side by side
 
+cdef Place place_of(const Job *j, Py_ssize_t unit) noexcept nogil:
+    cdef Place p
+    p.col = unit % j.col_chunks * j.cols
+    unit //= j.col_chunks
+    p.row = unit % j.row_chunks * j.rows
+    unit //= j.row_chunks
+    p.channel = unit % j.c.groups
+    p.image = unit // j.c.groups
+    return p
+
+
+cdef void forward_window(const Job *j, const Place *p, float *room) noexcept nogil:
+    cdef const Conv *c = &j.c
+    cdef Py_ssize_t pitch = parts_of(j.wide, c.sw), phase
+    for phase in range(min(c.sw, j.wide)):
+        (<om_frame_fn *>j.table.row[FRAME])(j.x + p.image * c.xn + p.channel * c.xc, c.xh, c.ih, c.iw, p.row * c.sh - c.pt, 1,
+                                            p.col * c.sw - c.pl + phase, c.sw, j.high, pitch, room + phase * j.high * pitch, pitch)
+
+
+cdef void forward_outputs(const Job *j, const Place *p, const float *room) noexcept nogil:
+    cdef const Conv *c = &j.c
+    cdef Py_ssize_t m, oc
+    for m in range(j.many):
+        oc = p.channel * j.many + m
+        (<om_depthwise_fn *>j.table.row[OUTPUTS])(min(j.rows, c.oh - p.row), min(j.cols, c.ow - p.col), j.taps, j.at, j.w + oc * j.taps, room,
+                                                  c.sh * parts_of(j.wide, c.sw), j.bias + oc if j.bias != NULL else NULL,
+                                                  j.y + ((p.image * c.oc + oc) * c.oh + p.row) * c.ow + p.col, c.ow)
+
+
 cdef void forward_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef Job *j = <Job *>context
-    cdef const Conv *c = &j.c
-    cdef Py_ssize_t pitch = parts_of(j.wide, c.sw), plane = j.high * pitch, unit, r0, c0, rows, high, channel, image, p, m, oc
-    cdef const float *x
-    cdef float *room = <float *>take((min(c.sw, j.wide) * plane + VECTOR) * sizeof(float))
+    cdef Py_ssize_t window = j.high * parts_of(j.wide, j.c.sw) * min(j.c.sw, j.wide), unit, last, end, i
+    cdef Place at[BESIDE]
+    cdef float *room = <float *>take((beside(window) * window + VECTOR) * sizeof(float))
     if room == NULL:
         j.failed = -1
         return
-    for unit in range(begin(j.units, j.pieces, piece), begin(j.units, j.pieces, piece + 1)):
-        c0 = unit % j.col_chunks * j.cols
-        r0 = unit // j.col_chunks % j.row_chunks * j.rows
-        channel = unit // (j.col_chunks * j.row_chunks) % c.groups
-        image = unit // (j.col_chunks * j.row_chunks * c.groups)
-        rows = min(j.rows, c.oh - r0)
-        high = (rows - 1) * c.sh + 1 + (c.kh - 1) * c.dh
-        x = j.x + image * c.xn + channel * c.xc
-        for p in range(min(c.sw, j.wide)):
-            (<om_frame_fn *>j.table.row[FRAME])(x, c.xh, c.ih, c.iw, r0 * c.sh - c.pt, 1, c0 * c.sw - c.pl + p, c.sw, high, pitch, room + p * plane, pitch)
-        for m in range(j.many):
-            oc = channel * j.many + m
-            (<om_depthwise_fn *>j.table.row[OUTPUTS])(rows, min(j.cols, c.ow - c0), j.taps, j.at, j.w + oc * j.taps, room, c.sh * pitch,
-                                                      j.bias + oc if j.bias != NULL else NULL, j.y + ((image * c.oc + oc) * c.oh + r0) * c.ow + c0, c.ow)
+    unit, end = begin(j.units, j.pieces, piece), begin(j.units, j.pieces, piece + 1)
+    while unit < end:
+        last = min(beside(window), end - unit)
+        for i in range(last):
+            at[i] = place_of(j, unit + i)
+            forward_window(j, &at[i], room + i * window)
+        for i in range(last):
+            forward_outputs(j, &at[i], room + i * window)
+        unit += last
     give(room)
 
 
@@ -202,44 +238,56 @@ cdef int depthwise_forward(int mode, const Conv *c, const float *x, const float 
 
 # -- the gradient of x: each phase of outputs has its own taps, and reads g at shifts
 
+cdef void input_window(const Job *j, const Place *p, float *room) noexcept nogil:
+    cdef const Conv *c = &j.c
+    cdef Py_ssize_t m
+    for m in range(j.many):
+        (<om_frame_fn *>j.table.row[FRAME])(j.g + (p.image * c.oc + p.channel * j.many + m) * c.oh * c.ow, c.ow, c.oh, c.ow, p.row + j.low_row, 1,
+                                            p.col + j.low_col, 1, j.high, j.wide, room + m * j.high * j.wide, j.wide)
+
+
+cdef void input_outputs(const Job *j, const Place *p, const float *room, float *out, float *some) noexcept nogil:
+    """out takes the columns of each phase where they lie apart in the result; some takes the weights of a phase's taps."""
+    cdef const Conv *c = &j.c
+    cdef Py_ssize_t apart = j.rows * j.cols, rows, cols, a, b, t, taps
+    cdef const Py_ssize_t *first = j.first
+    cdef const float *w = j.w + p.channel * j.many * j.taps
+    cdef const float *bias = j.bias + p.channel if j.bias != NULL else NULL
+    cdef float *y
+    for a in range(min(c.sh, c.ih)):
+        rows = min(j.rows, parts_of(c.ih - a, c.sh) - p.row)
+        y = j.y + ((p.image * c.groups + p.channel) * c.ih + p.row * c.sh + a) * c.iw + p.col * c.sw
+        for b in range(min(c.sw, c.iw)):
+            cols = min(j.cols, parts_of(c.iw - b, c.sw) - p.col)
+            first = j.first + a * c.sw + b
+            taps = first[1] - first[0]
+            if j.tap != NULL:
+                for t in range(taps):
+                    some[t] = w[j.tap[first[0] + t]]
+            (<om_depthwise_fn *>j.table.row[OUTPUTS])(rows, cols, taps, j.at + first[0], some if j.tap != NULL else w, room, j.wide, bias,
+                                                      out + b * apart if c.sw > 1 else y, j.cols if c.sw > 1 else c.sh * c.iw)
+        if c.sw > 1:
+            (<om_interleave_fn *>j.table.row[INTERLEAVE])(out, apart, j.cols, c.sw, rows, min(j.cols * c.sw, c.iw - p.col * c.sw), y, c.sh * c.iw)
+
+
 cdef void input_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef Job *j = <Job *>context
-    cdef const Conv *c = &j.c
-    cdef Py_ssize_t plane = j.high * j.wide, unit, r0, c0, rows, cols, channel, image, a, b, m, t, phase, taps
-    cdef Py_ssize_t apart = j.rows * j.cols, outs = apart * c.sw if c.sw > 1 else 0
-    cdef const float *w
-    cdef const float *bias
-    cdef float *y
-    cdef float *room = <float *>take((j.many * plane + VECTOR + outs + j.many * j.taps) * sizeof(float))
+    cdef Py_ssize_t window = j.many * j.high * j.wide, windows = beside(window) * window + VECTOR, unit, last, end, i
+    cdef Py_ssize_t outs = j.rows * j.cols * j.c.sw if j.c.sw > 1 else 0
+    cdef Place at[BESIDE]
+    cdef float *room = <float *>take((windows + outs + j.many * j.taps) * sizeof(float))
     if room == NULL:
         j.failed = -1
         return
-    cdef float *out = room + j.many * plane + VECTOR
-    cdef float *some = out + outs
-    for unit in range(begin(j.units, j.pieces, piece), begin(j.units, j.pieces, piece + 1)):
-        c0 = unit % j.col_chunks * j.cols
-        r0 = unit // j.col_chunks % j.row_chunks * j.rows
-        channel = unit // (j.col_chunks * j.row_chunks) % c.groups
-        image = unit // (j.col_chunks * j.row_chunks * c.groups)
-        for m in range(j.many):
-            (<om_frame_fn *>j.table.row[FRAME])(j.g + (image * c.oc + channel * j.many + m) * c.oh * c.ow, c.ow, c.oh, c.ow, r0 + j.low_row, 1,
-                                                c0 + j.low_col, 1, j.high, j.wide, room + m * plane, j.wide)
-        w = j.w + channel * j.many * j.taps
-        bias = j.bias + channel if j.bias != NULL else NULL
-        for a in range(min(c.sh, c.ih)):
-            rows = min(j.rows, parts_of(c.ih - a, c.sh) - r0)
-            y = j.y + ((image * c.groups + channel) * c.ih + r0 * c.sh + a) * c.iw + c0 * c.sw
-            for b in range(min(c.sw, c.iw)):
-                cols = min(j.cols, parts_of(c.iw - b, c.sw) - c0)
-                phase = a * c.sw + b
-                taps = j.first[phase + 1] - j.first[phase]
-                if j.tap != NULL:
-                    for t in range(taps):
-                        some[t] = w[j.tap[j.first[phase] + t]]
-                (<om_depthwise_fn *>j.table.row[OUTPUTS])(rows, cols, taps, j.at + j.first[phase], some if j.tap != NULL else w, room, j.wide, bias,
-                                                          out + b * apart if outs else y, j.cols if outs else c.sh * c.iw)
-            if outs:
-                (<om_interleave_fn *>j.table.row[INTERLEAVE])(out, apart, j.cols, c.sw, rows, min(j.cols * c.sw, c.iw - c0 * c.sw), y, c.sh * c.iw)
+    unit, end = begin(j.units, j.pieces, piece), begin(j.units, j.pieces, piece + 1)
+    while unit < end:
+        last = min(beside(window), end - unit)
+        for i in range(last):
+            at[i] = place_of(j, unit + i)
+            input_window(j, &at[i], room + i * window)
+        for i in range(last):
+            input_outputs(j, &at[i], room + i * window, room + windows, room + windows + outs)
+        unit += last
     give(room)
 
 
