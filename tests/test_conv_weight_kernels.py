@@ -122,6 +122,12 @@ LARGER = {
     "many taps": ((1, 2, 40, 40), (1, 3, 4, 4), (37, 37), dict()),
     "many taps, padded": ((1, 1, 40, 40), (1, 3, 6, 6), (37, 37), dict(padding=(1, 1))),
     "groups": ((2, 12, 9, 9), (2, 18, 9, 9), (3, 3), dict(padding=(1, 1), groups=3)),
+    "one output": ((2, 21, 9, 20), (2, 1, 9, 20), (3, 3), dict(padding=(1, 1))),
+    "two outputs, strided": ((3, 17, 17, 20), (3, 2, 9, 9), (5, 5), dict(padding=(2, 1), stride=(2, 2))),
+    "three outputs": ((2, 30, 20, 21), (2, 3, 20, 21), (3, 3), dict(padding=(1, 1))),
+    "four outputs, wide": ((2, 12, 3, 150), (2, 4, 3, 149), (3, 4), dict(padding=(1, 1))),
+    "three outputs, in parts of a row": ((1, 8, 3, 1100), (1, 3, 3, 1100), (3, 3), dict(padding=(1, 1))),
+    "seven outputs": ((2, 16, 6, 9), (2, 7, 6, 9), (3, 3), dict(padding=(1, 1))),
     "channels alone": ((3, 19, 9, 11), (3, 38, 5, 6), (3, 3), dict(padding=(1, 1), stride=(2, 2), groups=19)),
     # edge rows V02 and V04: groups with stride, and a stride beyond the kernel; V05: the forward drops the tail of its input
     "V02": ((1, 4, 7, 7), (1, 4, 3, 3), (3, 3), dict(stride=(2, 2), groups=4)),
@@ -148,7 +154,7 @@ def special(seed, *shape):
     return x
 
 
-@pytest.mark.parametrize("name", ["chunks of rows", "images beside each other", "one by one", "large stride", "channels alone", "V04"])
+@pytest.mark.parametrize("name", ["chunks of rows", "images beside each other", "one by one", "large stride", "channels alone", "three outputs", "V04"])
 def test_special_values(name):
     """In exact mode every NaN is the canonical one; an infinity meets the zeros of the padding, which are multiplied."""
     x, g, kernel, how = LARGER[name]

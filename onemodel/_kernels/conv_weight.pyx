@@ -10,6 +10,7 @@ cimport numpy as cnp
 from libc.string cimport memset
 
 from onemodel._kernels.conv cimport Conv
+from onemodel._kernels.conv_weight_thin cimport thin_fits, thin_weight
 from onemodel._kernels.depthwise cimport depthwise_fits, depthwise_weight
 from onemodel._kernels.pieces cimport run
 from onemodel._kernels.table cimport current_mode, om_copy_fn, om_gemm, om_table, row_index, smallest_piece, table_of, thread_count
@@ -289,6 +290,8 @@ cdef int conv_weight(int mode, const Conv *c, const float *x, const float *g, fl
         return 0
     if c.groups * c.groups >= c.oc and depthwise_fits(c):  # lanes are filled by channels rather than by the outputs of each
         return depthwise_weight(mode, c, x, g, dw)
+    if thin_fits(c, table.gemm.lanes):
+        return thin_weight(mode, c, x, g, dw)
     plan(&j)
     run(weight_piece, &j, c.groups * j.oc_parts * j.k_parts)
     return j.failed

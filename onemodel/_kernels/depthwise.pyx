@@ -38,6 +38,7 @@ cdef Py_ssize_t INTERLEAVE = row_index("interleave", "interleave")
 
 cdef enum:
     FLOATS = 6144               # of a padded window: it stays in L1
+    WIDE_FLOATS = 24576         # of one for the gradient of the weight, which is as wide as x where it can be
     MOST_FLOATS = 32768         # of the window of a single row of outputs, beyond which the general form takes over
     COLUMNS = 512               # of a chunk
     PHASES = 64                 # rows times columns of a strided gradient's phases
@@ -114,7 +115,19 @@ cdef bint forward_chunks(Job *j) noexcept nogil:
 
 
 cdef bint weight_chunks(Job *j) noexcept nogil:
-    return chunks(j, j.c.oh, j.c.ow, j.c.sh, j.c.sw, (j.c.kh - 1) * j.c.dh, (j.c.kw - 1) * j.c.dw, j.lanes)
+    """Chains run over whole rows one after the other, so only a chunk of a single row may end within it."""
+    cdef Conv *c = &j.c
+    cdef Py_ssize_t more_rows = (c.kh - 1) * c.dh, more_cols = (c.kw - 1) * c.dw, width
+    if not chunks(j, c.oh, c.ow, c.sh, c.sw, more_rows, more_cols, j.lanes):
+        return False
+    j.cols = c.ow
+    width = WIDE_FLOATS // (j.lanes * (1 + more_rows))  # columns of a window that stays in L2
+    if (c.ow - 1) * c.sw + 1 + more_cols > width:
+        j.cols = min(c.ow, max((width - 1 - more_cols) // c.sw + 1, 16))
+    j.wide = (j.cols - 1) * c.sw + 1 + more_cols
+    j.rows = min(max((FLOATS // (j.wide * j.lanes) - 1 - more_rows) // c.sh + 1, 1), c.oh) if j.cols == c.ow else 1
+    j.high = (j.rows - 1) * c.sh + 1 + more_rows
+    return True
 
 
 cdef bint reach(Py_ssize_t k, Py_ssize_t stride, Py_ssize_t pad, Py_ssize_t dilation, Py_ssize_t size, Py_ssize_t *low, Py_ssize_t *high) noexcept nogil:
