@@ -4,8 +4,6 @@ An input is read where it lies if its images, channels or rows are whole pieces 
 loop over elements.
 """
 
-import math
-
 import numpy as np
 
 from libc.string cimport memset
@@ -19,6 +17,7 @@ from onemodel.tensor cimport (FLOAT32, MAX_NDIM, Record, Rule, Tensor, attach, c
                               recording, same_shape, shape_tuple)
 
 from onemodel.errors import ShapeError
+from onemodel.ops.parameters import real
 
 
 # ---- arguments ----
@@ -45,25 +44,8 @@ cdef Tensor parameter_of(object value, str op, str what, int rank, const Py_ssiz
     return t
 
 
-cdef double real_of(object value, str op, str what) except? -1.0:
-    cdef double number
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{op}: {what} must be a number, got {type(value).__name__}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ValueError(f"{op}: {what} must be finite, got {value!r}" if isinstance(value, (float, np.floating)) else
-                         f"{op}: {what} is too large for a float")
-    return number
-
-
-cdef double eps_of(object value, str op) except -1.0:
-    cdef double eps = real_of(value, op, "eps")
-    if eps < 0.0:
-        raise ValueError(f"{op}: eps must not be negative, got {value!r}; it is added to a variance")
-    return eps
+cdef double eps_of(object value, str op) except? -1.0:
+    return real(op, "eps", value, "a finite number, not negative", 0.0)
 
 
 cdef const float *data_or_null(Tensor t, str op) except? NULL:
@@ -208,7 +190,7 @@ def batch_norm(input, running_mean, running_var, weight, bias, training, momentu
         raise TypeError(f"batch_norm: training must be True or False, got {type(training).__name__}")
     if x.rank < 2:
         raise ShapeError(f"batch_norm: expected an input [N, C] or [N, C, ...], got shape {x.shape}; use unsqueeze")
-    cdef double blend = real_of(momentum, op, "momentum"), small = eps_of(eps, op)
+    cdef double blend = real(op, "momentum", momentum), small = eps_of(eps, op)
     cdef bint own = training
     w = parameter_of(weight, op, "weight", 1, x.dims + 1, x)
     b = parameter_of(bias, op, "bias", 1, x.dims + 1, x)

@@ -290,6 +290,7 @@ static double sum_row_fast(double acc, const float *x, ptrdiff_t n) {
     double lanes[VD_LANES], sum = 0.0;
     vd_store(lanes, vd_add(s0, s1));
     for (int k = 0; k < VD_LANES; k++) sum += lanes[k];
+    if (!(sum - sum == 0.0)) return chain(acc, x, n); /* eight together left the range of a float, which the row may not do */
     return chain(acc + sum, x + i, n - i);
 }
 

@@ -49,3 +49,11 @@ __all__ = [
     "Upsample",
     "ZeroPad2d",
 ]
+from onemodel.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
+from onemodel.nn.resize import Upsample, ZeroPad2d
+from onemodel.nn.shape import Flatten
+
+__all__ = ["ELU", "GELU", "BatchNorm1d", "BatchNorm2d", "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "GroupNorm",
+           "Identity", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "Module", "ModuleList", "NLLLoss",
+           "Parameter", "RMSNorm", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh", "Upsample",
+           "ZeroPad2d"]

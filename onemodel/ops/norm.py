@@ -75,7 +75,6 @@ class BatchNorm(Op):
         Sample("lone", (Input((4, 1, 5, 1), layout="lone"), None, None, Input((1,), layout="lone"), None, True), {}, 8.0),
         Sample("no_images", (Input((0, 3, 2)), None, None, Input((3,)), Input((3,)), True)),
         Sample("no_positions", (Input((2, 3, 0)), _fixed((3,)), _fixed((3,), 0.5, 2.0), Input((3,)), Input((3,)))),
-        Sample("no_channels", (Input((2, 0, 4)), None, None, Input((0,)), None, True)),
     ]
     error_samples = [
         ErrorSample("list", ([[1.0]], None, None, None, None, True), TypeError, "om.tensor"),
@@ -88,8 +87,8 @@ class BatchNorm(Op):
         ErrorSample("half", (Input((2, 3)), _fixed((3,)), None), ValueError, "belong together"),
         ErrorSample("statistics", (Input((2, 3)), _fixed((3,)), _fixed((4,))), ValueError, "running_var has shape (4,)"),
         ErrorSample("gradient", (Input((2, 3)), Input((3,)), _fixed((3,))), ValueError, "gets no gradient"),
-        ErrorSample("eps", (Input((2, 3)), None, None, None, None, True, 0.1, -1e-5), ValueError, "eps must not be negative"),
-        ErrorSample("eps_nan", (Input((2, 3)), None, None, None, None, True, 0.1, float("nan")), ValueError, "eps must be finite"),
+        ErrorSample("eps", (Input((2, 3)), None, None, None, None, True, 0.1, -1e-5), ValueError, "eps must be a finite number, not negative"),
+        ErrorSample("eps_nan", (Input((2, 3)), None, None, None, None, True, 0.1, float("nan")), ValueError, "eps must be a finite number"),
         ErrorSample("eps_zero", (Input((2, 3)), None, None, None, None, True, 0.1, 0.0), ValueError, "eps must be positive in training"),
         ErrorSample("momentum", (Input((2, 3)), None, None, None, None, True, None), TypeError, "momentum must be a number"),
         ErrorSample("training", (Input((2, 3)), None, None, None, None, 1), TypeError, "training must be True or False"),
@@ -110,7 +109,7 @@ def _rows(shape, normalized, layout="plain", weight=True, bias=True, low=-2.0, t
 
 def _row_samples(bias):
     samples = {
-        "last": _rows((5, 13), (13,)), "two": _rows((3, 4, 5), (4, 5)), "all": _rows((3, 7), (3, 7)), "int": _rows((9, 6), 6),
+        "last": _rows((5, 13), (13,)), "two": _rows((3, 4, 5), (4, 5)), "all": _rows((3, 7), (3, 7)),
         "plain": _rows((6, 10), (10,), weight=False, bias=False), "weight": _rows((6, 10), (10,), bias=False, eps=0.25),
         "bias": _rows((11, 10), (10,), weight=not bias), "many_rows": _rows((37, 5), (5,)),
         "long_rows": _rows((9, 150), (150,), gradcheck=False), "one_row": _rows((1, 90), (90,)), "vector": _rows((70,), (70,)),
@@ -130,7 +129,7 @@ _ROW_ERRORS = [
     ErrorSample("float", (Input((2, 3)), (3.0,)), TypeError, "must hold ints"),
     ErrorSample("huge", (Input((2, 3)), 2**70), ValueError, "must be the last sizes"),
     ErrorSample("weight", (Input((2, 3)), (3,), Input((2,))), ValueError, "weight has shape (2,)"),
-    ErrorSample("eps", (Input((2, 3)), (3,)), ValueError, "eps must not be negative", {"eps": -1.0}),
+    ErrorSample("eps", (Input((2, 3)), (3,)), ValueError, "eps must be a finite number, not negative", {"eps": -1.0}),
     ErrorSample("eps_bool", (Input((2, 3)), (3,)), TypeError, "eps must be a number", {"eps": True}),
 ]
 
@@ -211,7 +210,6 @@ class GroupNorm(Op):
         Sample("each_channel", (Input((2, 5, 3, 4)), 5, Input((5,)), Input((5,))), {}, 8.0),
         Sample("plain", (Input((3, 4, 6)), 2), {"eps": 0.5}, 8.0),
         Sample("weight", (Input((3, 4, 6)), 2, Input((4,))), {}, 8.0),
-        Sample("bias", (Input((3, 4, 6)), 2, None, Input((4,))), {}, 8.0),
         Sample("many_groups", (Input((2, 22, 2, 3)), 11, Input((22,)), Input((22,))), {}, 8.0),
         Sample("long_rows", (Input((2, 6, 9, 9)), 2, Input((6,)), Input((6,))), {}, 8.0, False),
         Sample("features", (Input((5, 12)), 3, Input((12,)), Input((12,))), {}, 8.0),
@@ -220,7 +218,6 @@ class GroupNorm(Op):
         Sample("expanded", (Input((3, 4, 6), layout="expanded"), 2, Input((4,)), Input((4,))), {}, 8.0),
         Sample("lone", (Input((4, 1, 5, 1), layout="lone"), 1, Input((1,))), {}, 8.0),
         Sample("no_images", (Input((0, 4, 3)), 2, Input((4,)), Input((4,)))),
-        Sample("no_positions", (Input((2, 4, 0)), 2, Input((4,)), Input((4,)))),
         Sample("no_channels", (Input((2, 0, 3)), 2, Input((0,)), Input((0,)))),
     ]
     error_samples = [
@@ -235,7 +232,7 @@ class GroupNorm(Op):
         ErrorSample("bool", (Input((2, 4)), True), TypeError, "num_groups must be an int"),
         ErrorSample("weight", (Input((2, 4)), 2, Input((2,))), ValueError, "weight has shape (2,)"),
         ErrorSample("bias", (Input((2, 4)), 2, None, Input((2,))), ValueError, "bias has shape (2,)"),
-        ErrorSample("eps", (Input((2, 4)), 2, None, None, -1.0), ValueError, "eps must not be negative"),
+        ErrorSample("eps", (Input((2, 4)), 2, None, None, -1.0), ValueError, "eps must be a finite number, not negative"),
     ]
 
 
