@@ -8,6 +8,7 @@ from onemodel.nn.embedding import Embedding
 from onemodel.nn.linear import Identity, Linear
 from onemodel.nn.loss import CrossEntropyLoss, MSELoss, NLLLoss
 from onemodel.nn.module import Module, Parameter
+from onemodel.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
 from onemodel.nn.pooling import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, GlobalAvgPool2d, MaxPool1d, MaxPool2d
 from onemodel.nn.resize import Upsample, ZeroPad2d
 from onemodel.nn.shape import Flatten
@@ -18,6 +19,8 @@ __all__ = [
     "AdaptiveMaxPool2d",
     "AvgPool1d",
     "AvgPool2d",
+    "BatchNorm1d",
+    "BatchNorm2d",
     "Conv1d",
     "Conv2d",
     "ConvTranspose2d",
@@ -28,7 +31,9 @@ __all__ = [
     "Flatten",
     "GELU",
     "GlobalAvgPool2d",
+    "GroupNorm",
     "Identity",
+    "LayerNorm",
     "LeakyReLU",
     "Linear",
     "LogSoftmax",
@@ -39,6 +44,7 @@ __all__ = [
     "ModuleList",
     "NLLLoss",
     "Parameter",
+    "RMSNorm",
     "ReLU",
     "Sequential",
     "SiLU",
@@ -49,11 +55,3 @@ __all__ = [
     "Upsample",
     "ZeroPad2d",
 ]
-from onemodel.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
-from onemodel.nn.resize import Upsample, ZeroPad2d
-from onemodel.nn.shape import Flatten
-
-__all__ = ["ELU", "GELU", "BatchNorm1d", "BatchNorm2d", "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "GroupNorm",
-           "Identity", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "Module", "ModuleList", "NLLLoss",
-           "Parameter", "RMSNorm", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh", "Upsample",
-           "ZeroPad2d"]
