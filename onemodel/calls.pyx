@@ -5,6 +5,7 @@ from libc.string cimport memset
 
 from onemodel._kernels cimport loss as loss_kernels, softmax as softmax_kernels
 from onemodel._kernels.copy cimport add_rows as add_rows_kernel, take_rows as take_rows_kernel
+from onemodel._kernels.elementwise cimport Operand
 from onemodel._kernels.random cimport dropout as dropout_kernel
 from onemodel._kernels.table cimport current_mode
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
@@ -252,20 +253,68 @@ def cross_entropy_bwd(Tensor g not None, Tensor x not None, Tensor top not None,
     return dx
 
 
-def mse_loss(Tensor a not None, Tensor b not None, int reduction):
+ERRORS = {"mse_loss": loss_kernels.SQUARED, "l1_loss": loss_kernels.ABSOLUTE, "huber_loss": loss_kernels.HUBER,
+          "smooth_l1_loss": loss_kernels.SMOOTH_L1, "binary_cross_entropy_with_logits": loss_kernels.LOGISTIC}
+
+
+cdef int operand_of(Operand *operand, Tensor t, Tensor whole, str op) except -1:
+    """t, or none, broadcast to the shape of `whole`."""
+    cdef int d, lead
+    operand.data = NULL
+    if t is None:
+        return 0
+    operand.data, lead = data_of(t, op), whole.rank - t.rank
+    for d in range(whole.rank):
+        operand.steps[d] = 0 if d < lead or (t.dims[d - lead] == 1 and whole.dims[d] != 1) else t.steps[d - lead]
+    return 0
+
+
+cdef void hold(tuple tensors):
+    for t in tensors:
+        if t is not None:
+            pin((<Tensor>t).storage)
+
+
+cdef void let_go(tuple tensors):
+    for t in tensors:
+        if t is not None:
+            unpin((<Tensor>t).storage)
+
+
+def error_loss(str op, Tensor a not None, Tensor b not None, Tensor weight, Tensor positive, float delta, int reduction):
+    """The loss of the operator's name, of an input and a target of one shape; the weights broadcast to it."""
     cdef Tensor y = loss_like(a, reduction)
-    a, b = densely(a, "mse_loss"), densely(b, "mse_loss")
-    done(loss_kernels.mse_loss(current_mode(), a.count, <const float *>data_of(a, "mse_loss"), <const float *>data_of(b, "mse_loss"), reduction,
-                               <float *>y.storage.data), a)
+    cdef Operand[4] operands
+    cdef int status, kind = ERRORS[op], mode = current_mode(), i
+    cdef tuple held = (a, b, weight, positive, y)
+    for i in range(4):
+        operand_of(&operands[i], <Tensor>held[i], a, op)
+    hold(held)
+    with nogil:
+        status = loss_kernels.error_loss(mode, kind, a.rank, a.dims, operands, delta, reduction, <float *>y.storage.data)
+    let_go(held)
+    done(status, a)
     return y
 
 
-def mse_loss_bwd(Tensor a not None, Tensor b not None, Tensor g not None, int reduction):
-    cdef Tensor da = new_like(a, True)
-    a, b, g = densely(a, "mse_loss"), densely(b, "mse_loss"), densely(g, "mse_loss")
-    done(loss_kernels.mse_loss_bwd(current_mode(), a.count, <const float *>data_of(a, "mse_loss"), <const float *>data_of(b, "mse_loss"), reduction,
-                                   <const float *>data_of(g, "mse_loss"), <float *>da.storage.data), da)
-    return da
+def error_loss_bwd(str op, Tensor g not None, Tensor a not None, Tensor b not None, Tensor weight, Tensor positive, float delta, int reduction,
+                   bint wants_a, bint wants_b):
+    """The gradients of input and target, None where it is not wanted."""
+    cdef Tensor da = new_like(a, True) if wants_a else None, db = new_like(b, True) if wants_b else None
+    cdef Operand[4] operands
+    cdef int kind = ERRORS[op], mode = current_mode(), i
+    g = densely(g, op)
+    cdef tuple held = (a, b, weight, positive, g, da, db)
+    cdef const float *pg = <const float *>data_of(g, op)
+    cdef float *pa = <float *>da.storage.data if wants_a else NULL
+    cdef float *pb = <float *>db.storage.data if wants_b else NULL
+    for i in range(4):
+        operand_of(&operands[i], <Tensor>held[i], a, op)
+    hold(held)
+    with nogil:
+        loss_kernels.error_loss_bwd(mode, kind, a.rank, a.dims, operands, delta, reduction, pg, pa, pb)
+    let_go(held)
+    return da, db
 
 
 def dropout(Tensor x not None, uint64_t seed, uint64_t place, uint64_t drop, float scale):

@@ -132,7 +132,7 @@ def snake(name: str) -> str:
     """The operator's name from its class name: LogSoftmax -> log_softmax."""
     words: list[str] = []
     for letter in name:
-        if letter.isupper() and words and words[-1][-1:].islower():
+        if letter.isupper() and words and (words[-1][-1:].islower() or words[-1][-1:].isdigit()):
             words.append("_")
         words.append(letter.lower())
     return "".join(words).rstrip("_")

@@ -369,8 +369,9 @@ def test_linear_options_and_errors():
 LAYERS = {
     "Linear": ((5, 3), (4, 5)), "Identity": ((), (4, 5)), "ReLU": ((), (4, 5)), "Tanh": ((), (4, 5)), "Sigmoid": ((), (4, 5)), "GELU": ((), (4, 5)),
     "Softmax": ((1,), (4, 5)), "LogSoftmax": ((-1,), (4, 5)), "Flatten": ((), (4, 5, 2)),
+    "SiLU": ((), (4, 5)), "Softplus": ((2.0, 3.0), (4, 5)), "LeakyReLU": ((0.2,), (4, 5)), "ELU": ((1.5,), (4, 5)), "Dropout": ((0.0,), (4, 5)),
 }
-LOSSES = {"CrossEntropyLoss", "MSELoss", "NLLLoss"}
+LOSSES = {"CrossEntropyLoss", "MSELoss", "NLLLoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "BCEWithLogitsLoss"}  # compared in files of their own
 PARTS = {"Module", "Parameter", "Sequential", "ModuleList"}
 
 

@@ -22,3 +22,5 @@ cdef struct Operand:
 cdef void map_strided(int signature, om_fn kernel, int rank, const Py_ssize_t *dims, Operand *operands, char *out) noexcept nogil
 # The same where every operand is contiguous with n elements, or has one element (steps[0] == 0).
 cdef void map_flat(int signature, om_fn kernel, Py_ssize_t n, Operand *operands, char *out) noexcept nogil
+# Elements [start, start + n) in row-major order of a strided operand of `item` bytes an element, into contiguous memory.
+cdef void gather(const Operand *operand, int rank, const Py_ssize_t *dims, Py_ssize_t start, Py_ssize_t n, char *to, int item) noexcept nogil

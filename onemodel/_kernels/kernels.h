@@ -57,13 +57,6 @@ typedef struct om_targets {
 typedef void om_nll_pick_fn(const om_targets *t, const float *x, const float *m, const float *log_sum, float *loss, float *weight, ptrdiff_t lo, ptrdiff_t hi);
 typedef void om_nll_scale_fn(const om_targets *t, const float *g, ptrdiff_t g_stride, double total, float *scale, ptrdiff_t lo, ptrdiff_t hi);
 typedef void om_nll_scatter_fn(const om_targets *t, const float *scale, float *dx, ptrdiff_t lo, ptrdiff_t hi);
-typedef void om_scaled_fn(const float *a, const float *b, float scale, float *y, ptrdiff_t n);
-/* One step of stochastic gradient descent; momentum is NULL where there is none. */
-typedef struct om_sgd {
-    float lr, momentum, undamped, weight_decay; /* undamped: 1 - dampening */
-    int nesterov, maximize, first;              /* first: the momentum buffer starts as the gradient */
-} om_sgd;
-typedef void om_sgd_fn(const om_sgd *hyper, float *p, const float *g, float *momentum, ptrdiff_t n);
 /* Random numbers from word `offset` of the stream of `seed` on; elements are uint32_t or float. */
 typedef void om_philox_fn(uint64_t seed, uint64_t offset, void *out, ptrdiff_t n);
 /* Integers in [low, low + span), two words each. */

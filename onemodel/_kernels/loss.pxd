@@ -1,6 +1,8 @@
 # Losses on contiguous data; a batch of classes has the shape (n, classes, inner), targets and weights of elements (n, inner).
 from libc.stdint cimport int64_t
 
+from onemodel._kernels.elementwise cimport Operand
+
 cdef enum LossReduction:
     NONE = 0
     MEAN = 1
@@ -21,7 +23,17 @@ cdef int cross_entropy(int mode, Py_ssize_t n, Py_ssize_t classes, Py_ssize_t in
 cdef int cross_entropy_bwd(int mode, Py_ssize_t n, Py_ssize_t classes, Py_ssize_t inner, const float *x, const float *m, const float *log_sum,
                            const int64_t *target, const float *weight, int64_t ignore, int reduction, double total_weight, const float *g,
                            float *dx) noexcept nogil
-# The mean, the sum, or each of (a - b)^2.
-cdef int mse_loss(int mode, Py_ssize_t n, const float *a, const float *b, int reduction, float *out) noexcept nogil
-# The gradient of a (b's is its negative).
-cdef int mse_loss_bwd(int mode, Py_ssize_t n, const float *a, const float *b, int reduction, const float *g, float *da) noexcept nogil
+cdef enum Error:
+    SQUARED = 0
+    ABSOLUTE = 1
+    HUBER = 2
+    SMOOTH_L1 = 3
+    LOGISTIC = 4
+
+# The mean, the sum, or each of an error of an input against a target, both of shape dims with steps of any kind. operands: input, target, weight
+# of the elements, weight of positive targets (LOGISTIC); data NULL for a weight that is 1. delta: HUBER and SMOOTH_L1. 0, or -1 when memory is
+# exhausted.
+cdef int error_loss(int mode, int kind, int rank, const Py_ssize_t *dims, const Operand *operands, float delta, int reduction, float *out) noexcept nogil
+# The gradients of input and target, either NULL if nobody wants it; g is one number, or contiguous for NONE.
+cdef void error_loss_bwd(int mode, int kind, int rank, const Py_ssize_t *dims, const Operand *operands, float delta, int reduction, const float *g,
+                         float *da, float *db) noexcept nogil

@@ -1,22 +1,35 @@
-"""Owns the losses on class targets and the squared error: checks of targets, reductions, the cut into pieces; the loops are in loss.h."""
+"""Owns the losses on class targets and the errors of an input against a target: checks of class targets, reductions, the cut into pieces; the
+loops are in loss.h."""
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
 from onemodel._kernels.copy cimport array_layout
+from onemodel._kernels.elementwise cimport MAX_DIMS, Operand, gather
 from onemodel._kernels.pieces cimport begin, cut, run
 from onemodel._kernels.reduce cimport MEAN as REDUCE_MEAN, SUM as REDUCE_SUM, reduce, sum_all
 from onemodel._kernels.softmax cimport cross_entropy_rows_bwd, softmax_stats
-from onemodel._kernels.table cimport (om_map2_fn, om_map3_fn, om_nll_pick_fn, om_nll_scale_fn, om_nll_scatter_fn, om_round_fn, om_scaled_fn, om_table,
-                                      om_targets, row_index, table_of)
+from onemodel._kernels.table cimport (EXACT, om_nll_pick_fn, om_nll_scale_fn, om_nll_scatter_fn, om_round_fn, om_table, om_targets, row_index,
+                                      table_of, thread_count)
 from onemodel._pool.pool cimport give, take
 
 cdef Py_ssize_t PICK = row_index("nll_pick", "nll_pick")
 cdef Py_ssize_t SCALE = row_index("nll_scale", "nll_scale")
 cdef Py_ssize_t SCATTER = row_index("nll_scatter", "nll_scatter")
 cdef Py_ssize_t ROUND_SUMS = row_index("round", "round_sums")
-cdef Py_ssize_t SQUARED = row_index("map2", "squared_difference")
-cdef Py_ssize_t SQUARED_BWD = row_index("map3", "squared_difference_bwd")
-cdef Py_ssize_t SCALED = row_index("scaled", "scaled_difference")
+
+cdef extern from "kernels.h" nogil:
+    ctypedef void om_error_fn(const float *a, const float *b, const float *w, const float *positive, float delta, float *y, Py_ssize_t n) noexcept nogil
+    ctypedef void om_error_bwd_fn(const float *a, const float *b, const float *w, const float *positive, float delta, const float *s, Py_ssize_t s_step,
+                                  float *da, float *db, Py_ssize_t n) noexcept nogil
+
+cdef enum:
+    BLOCK = 1024        # elements gathered and summed at a time: what they need stays in any first-level cache
+
+cdef Py_ssize_t[5] ERRORS
+cdef Py_ssize_t[5] ERRORS_BWD
+_NAMES = ("squared_error", "absolute_error", "huber_error", "smooth_l1_error", "logistic_error")
+ERRORS[:] = [row_index("error", name) for name in _NAMES]
+ERRORS_BWD[:] = [row_index("error_bwd", f"{name}_bwd") for name in _NAMES]
 
 
 cdef Py_ssize_t first_bad_target(const int64_t *target, Py_ssize_t count, Py_ssize_t classes, int64_t ignore) noexcept nogil:
@@ -27,7 +40,7 @@ cdef Py_ssize_t first_bad_target(const int64_t *target, Py_ssize_t count, Py_ssi
     return -1
 
 
-# A loss over elements, or an element-wise map of the squared error: what a piece needs.
+# A loss over class targets: what a piece needs.
 cdef struct Job:
     const om_table *table
     om_targets targets
@@ -41,9 +54,6 @@ cdef struct Job:
     float *weight
     float *scale
     float *dx
-    const float *b
-    float factor
-    bint each
 
 
 cdef void pick_piece(void *context, Py_ssize_t p) noexcept nogil:
@@ -127,44 +137,126 @@ cdef int cross_entropy_bwd(int mode, Py_ssize_t n, Py_ssize_t classes, Py_ssize_
     return 0
 
 
-cdef void squared_piece(void *context, Py_ssize_t p) noexcept nogil:
-    cdef Job *job = <Job *> context
-    cdef Py_ssize_t lo = begin(job.count, job.pieces, p), n = begin(job.count, job.pieces, p + 1) - lo
-    if job.loss != NULL:
-        (<om_map2_fn *> job.table.row[SQUARED])(job.x + lo, job.b + lo, job.loss + lo, n)
-    elif job.each:
-        (<om_map3_fn *> job.table.row[SQUARED_BWD])(job.x + lo, job.b + lo, job.g + lo, job.dx + lo, n)
-    else:
-        (<om_scaled_fn *> job.table.row[SCALED])(job.x + lo, job.b + lo, job.factor, job.dx + lo, n)
+# An error over elements: what a piece needs.
+cdef struct ErrorJob:
+    om_error_fn *kernel
+    om_error_bwd_fn *slope
+    int mode, rank
+    Py_ssize_t n, pieces, step
+    Py_ssize_t[MAX_DIMS] dims
+    Operand operands[4]
+    bint[4] dense
+    float delta, factor
+    const float *g
+    float *out          # each error, or NULL where sums are wanted
+    float *da
+    float *db
+    double[64] sums     # of the pieces
 
 
-cdef int mse_loss(int mode, Py_ssize_t n, const float *a, const float *b, int reduction, float *out) noexcept nogil:
-    cdef Job job
-    cdef Py_ssize_t step = 1
-    cdef int status
-    job.table, job.count, job.pieces, job.x, job.b = table_of(mode), n, cut(n, n), a, b
-    job.loss = out if reduction == 0 else <float *> take(n * sizeof(float))
-    if job.loss == NULL:
-        return -1
-    if n:
-        run(squared_piece, &job, job.pieces)
-    if reduction == 0:
-        return 0
-    status = reduce(mode, REDUCE_MEAN if reduction == 1 else REDUCE_SUM, 1, &n, &step, job.loss, 1, out)
-    give(job.loss)
-    return status
+cdef const float *block_of(const ErrorJob *job, int i, Py_ssize_t start, Py_ssize_t n, float *buffer) noexcept nogil:
+    """Elements [start, start + n) of an operand, where they lie or gathered; NULL where there is none."""
+    if job.operands[i].data == NULL:
+        return NULL
+    if job.dense[i]:
+        return <const float *> job.operands[i].data + start
+    gather(&job.operands[i], job.rank, job.dims, start, n, <char *> buffer, sizeof(float))
+    return buffer
 
 
-cdef int mse_loss_bwd(int mode, Py_ssize_t n, const float *a, const float *b, int reduction, const float *g, float *da) noexcept nogil:
-    cdef Job job
-    if n == 0:
-        return 0
-    job.table, job.count, job.pieces, job.x, job.b, job.g, job.dx, job.loss = table_of(mode), n, cut(n, n), a, b, g, da, NULL
-    job.each = reduction == 0
-    if reduction != 0:
-        job.factor = <float> (2.0 * g[0] / (<double> n if reduction == 1 else 1.0))
-    run(squared_piece, &job, job.pieces)
+cdef void error_piece(void *context, Py_ssize_t p) noexcept nogil:
+    cdef ErrorJob *job = <ErrorJob *> context
+    cdef float[4][BLOCK] buffers
+    cdef float[BLOCK] errors
+    cdef const float *x[4]
+    cdef float *y
+    cdef double total = 0.0
+    cdef Py_ssize_t at = begin(job.n, job.pieces, p), end = begin(job.n, job.pieces, p + 1), n
+    cdef int i
+    while at < end:
+        n = BLOCK if end - at > BLOCK else end - at
+        for i in range(4):
+            x[i] = block_of(job, i, at, n, buffers[i])
+        y = &errors[0] if job.out == NULL else job.out + at
+        job.kernel(x[0], x[1], x[2], x[3], job.delta, y, n)
+        if job.out == NULL:
+            total = sum_all(job.mode, total, y, n)
+        at += n
+    job.sums[p] = total
+
+
+cdef void error_bwd_piece(void *context, Py_ssize_t p) noexcept nogil:
+    cdef ErrorJob *job = <ErrorJob *> context
+    cdef float[4][BLOCK] buffers
+    cdef const float *x[4]
+    cdef Py_ssize_t at = begin(job.n, job.pieces, p), end = begin(job.n, job.pieces, p + 1), n
+    cdef int i
+    while at < end:
+        n = BLOCK if end - at > BLOCK else end - at
+        for i in range(4):
+            x[i] = block_of(job, i, at, n, buffers[i])
+        job.slope(x[0], x[1], x[2], x[3], job.delta, job.g + at if job.step else &job.factor, job.step, NULL if job.da == NULL else job.da + at,
+                  NULL if job.db == NULL else job.db + at, n)
+        at += n
+
+
+cdef void error_job(ErrorJob *job, int mode, int kind, int rank, const Py_ssize_t *dims, const Operand *operands, float delta) noexcept nogil:
+    cdef int i, d
+    cdef Py_ssize_t expected
+    job.kernel, job.slope = <om_error_fn *> table_of(mode).row[ERRORS[kind]], <om_error_bwd_fn *> table_of(mode).row[ERRORS_BWD[kind]]
+    job.mode, job.rank, job.delta, job.n = mode, rank, delta, 1
+    for d in range(rank):
+        job.dims[d] = dims[d]
+        job.n *= dims[d]
+    for i in range(4):
+        job.operands[i] = operands[i]
+        job.dense[i], expected = True, 1
+        for d in range(rank - 1, -1, -1):
+            if dims[d] != 1 and operands[i].steps[d] != expected:
+                job.dense[i] = False
+            expected *= dims[d]
+    job.pieces = cut(job.n, job.n)
+
+
+cdef int error_loss(int mode, int kind, int rank, const Py_ssize_t *dims, const Operand *operands, float delta, int reduction, float *out) noexcept nogil:
+    cdef ErrorJob job
+    cdef Py_ssize_t step = 1, p
+    cdef double total = 0.0
+    cdef int status, op = REDUCE_MEAN if reduction == MEAN else REDUCE_SUM
+    error_job(&job, mode, kind, rank, dims, operands, delta)
+    job.out = out if reduction == NONE else NULL
+    if job.n == 0:
+        return 0 if reduction == NONE else reduce(mode, op, 1, &job.n, &step, NULL, 1, out)
+    if reduction != NONE and mode == EXACT and job.pieces > 1:
+        # The sum is one chain: of one piece, or over errors that several threads have written.
+        if thread_count() == 1:
+            job.pieces = 1
+        else:
+            job.out = <float *> take(job.n * sizeof(float))
+            if job.out == NULL:
+                return -1
+            run(error_piece, &job, job.pieces)
+            status = reduce(mode, op, 1, &job.n, &step, job.out, 1, out)
+            give(job.out)
+            return status
+    run(error_piece, &job, job.pieces)
+    if reduction != NONE:
+        for p in range(job.pieces):
+            total += job.sums[p]
+        (<om_round_fn *> table_of(mode).row[ROUND_SUMS])(&total, <double> job.n if reduction == MEAN else 1.0, out, 1, 1)
     return 0
+
+
+cdef void error_loss_bwd(int mode, int kind, int rank, const Py_ssize_t *dims, const Operand *operands, float delta, int reduction, const float *g,
+                         float *da, float *db) noexcept nogil:
+    cdef ErrorJob job
+    error_job(&job, mode, kind, rank, dims, operands, delta)
+    if job.n == 0:
+        return
+    job.g, job.da, job.db, job.step = g, da, db, reduction == NONE
+    if reduction != NONE:
+        job.factor = <float> (g[0] / (<double> job.n if reduction == MEAN else 1.0))
+    run(error_bwd_piece, &job, job.pieces)
 
 
 cdef int reduction_code(str name) except -1:
@@ -226,6 +318,7 @@ def _array_mse_loss(int mode, a, b, str reduction, out, g, da):
     cdef void *po
     cdef void *pg
     cdef void *pd
+    cdef Operand[4] operands
     cdef Py_ssize_t n = a.size
     cdef int code = reduction_code(reduction), status
     array_layout(a, "f4", shape, strides, &pa)
@@ -233,8 +326,10 @@ def _array_mse_loss(int mode, a, b, str reduction, out, g, da):
     array_layout(out, "f4", shape, strides, &po)
     array_layout(g, "f4", shape, strides, &pg)
     array_layout(da, "f4", shape, strides, &pd)
+    operands[0].data, operands[1].data, operands[2].data, operands[3].data = <const char *> pa, <const char *> pb, NULL, NULL
+    operands[0].steps[0], operands[1].steps[0], operands[2].steps[0], operands[3].steps[0] = 1, 1, 1, 1
     with nogil:
-        status = mse_loss(mode, n, <const float *> pa, <const float *> pb, code, <float *> po)
-        status |= mse_loss_bwd(mode, n, <const float *> pa, <const float *> pb, code, <const float *> pg, <float *> pd)
+        status = error_loss(mode, SQUARED, 1, &n, operands, 0.0, code, <float *> po)
+        error_loss_bwd(mode, SQUARED, 1, &n, operands, 0.0, code, <const float *> pg, <float *> pd, NULL)
     if status < 0:
         raise MemoryError

@@ -36,16 +36,6 @@ cdef extern from "kernels.h" nogil:
     ctypedef void om_nll_pick_fn(const om_targets *t, const float *x, const float *m, const float *log_sum, float *loss, float *weight, Py_ssize_t lo, Py_ssize_t hi) noexcept nogil
     ctypedef void om_nll_scale_fn(const om_targets *t, const float *g, Py_ssize_t g_stride, double total, float *scale, Py_ssize_t lo, Py_ssize_t hi) noexcept nogil
     ctypedef void om_nll_scatter_fn(const om_targets *t, const float *scale, float *dx, Py_ssize_t lo, Py_ssize_t hi) noexcept nogil
-    ctypedef void om_scaled_fn(const float *a, const float *b, float scale, float *y, Py_ssize_t n) noexcept nogil
-    ctypedef struct om_sgd:
-        float lr
-        float momentum
-        float undamped
-        float weight_decay
-        int nesterov
-        int maximize
-        int first
-    ctypedef void om_sgd_fn(const om_sgd *hyper, float *p, const float *g, float *momentum, Py_ssize_t n) noexcept nogil
     ctypedef void om_philox_fn(uint64_t seed, uint64_t offset, void *out, Py_ssize_t n) noexcept nogil
     ctypedef void om_philox_integers_fn(uint64_t seed, uint64_t offset, int64_t low, uint64_t span, int64_t *out, Py_ssize_t n) noexcept nogil
     ctypedef void (*om_fn)() noexcept nogil

@@ -6,7 +6,7 @@ from onemodel.nn.conv import Conv1d, Conv2d, ConvTranspose2d
 from onemodel.nn.dropout import Dropout
 from onemodel.nn.embedding import Embedding
 from onemodel.nn.linear import Identity, Linear
-from onemodel.nn.loss import CrossEntropyLoss, MSELoss, NLLLoss
+from onemodel.nn.loss import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss, NLLLoss, SmoothL1Loss
 from onemodel.nn.module import Module, Parameter
 from onemodel.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
 from onemodel.nn.pooling import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool1d, AvgPool2d, GlobalAvgPool2d, MaxPool1d, MaxPool2d
@@ -55,3 +55,6 @@ __all__ = [
     "Upsample",
     "ZeroPad2d",
 ]
+__all__ = ["ELU", "GELU", "BCEWithLogitsLoss", "CrossEntropyLoss", "Dropout", "Flatten", "HuberLoss", "Identity", "L1Loss", "LeakyReLU",
+           "Linear", "LogSoftmax", "MSELoss", "Module", "ModuleList", "NLLLoss", "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid",
+           "SmoothL1Loss", "Softmax", "Softplus", "Tanh"]

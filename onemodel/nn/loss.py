@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from onemodel.nn.module import Module
-from onemodel.ops.loss import cross_entropy, mse_loss, nll_loss, reduction_code
+from onemodel.ops.errors import binary_cross_entropy_with_logits, huber_loss, l1_loss, mse_loss, smooth_l1_loss
+from onemodel.ops.loss import cross_entropy, nll_loss, reduction_code
+from onemodel.ops.parameters import real
 from onemodel.tensor import Tensor
 
 
@@ -25,6 +27,59 @@ class MSELoss(_Loss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return mse_loss(input, target, reduction=self.reduction)
+
+
+class L1Loss(_Loss):
+    """The mean (or sum) of absolute differences."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return l1_loss(input, target, reduction=self.reduction)
+
+
+class HuberLoss(_Loss):
+    """Half the squared difference up to delta, linear beyond."""
+
+    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.delta = real("HuberLoss", "delta", delta, "a number above 0 that float32 holds", 2.0**-149)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return huber_loss(input, target, self.reduction, self.delta)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, delta={self.delta}"
+
+
+class SmoothL1Loss(_Loss):
+    """The absolute difference, rounded off to a parabola within beta of 0."""
+
+    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.beta = real("SmoothL1Loss", "beta", beta, "a number that is not negative and that float32 holds", 0.0)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return smooth_l1_loss(input, target, self.reduction, self.beta)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, beta={self.beta}"
+
+
+class BCEWithLogitsLoss(_Loss):
+    """Binary cross entropy of logits with targets from 0 to 1; pos_weight weighs the positive part."""
+
+    weight: Tensor | None
+    pos_weight: Tensor | None
+
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean", pos_weight: Tensor | None = None) -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+        self.register_buffer("pos_weight", pos_weight)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return binary_cross_entropy_with_logits(input, target, self.weight, self.reduction, self.pos_weight)
 
 
 class NLLLoss(_Loss):

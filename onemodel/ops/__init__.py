@@ -9,6 +9,7 @@ from onemodel.ops import (
     ctc,
     dropout,
     embedding,
+    errors,
     functions,
     gather,
     index,

@@ -1,4 +1,4 @@
-"""nll_loss, cross_entropy, mse_loss."""
+"""nll_loss, cross_entropy: losses whose targets are classes."""
 
 from __future__ import annotations
 
@@ -228,52 +228,3 @@ def _soft_cross_entropy(input, target, weight, reduction, label_smoothing):
     if weight is not None:
         terms = terms * _along(weight, input.ndim, axis)
     return _averaged(-terms.sum(axis), reduction, max(1, input.numel() // classes))
-
-
-@register
-class MseLoss(Op):
-    """y = (a - b)², averaged (Σ/n), summed, or as it is; gradients ±2(a - b)·g/n. Shapes must be equal: ShapeError."""
-
-    @staticmethod
-    def forward(ctx, a, b, reduction):
-        ctx.save_for_backward(a, b)
-        ctx.reduction = reduction
-        return calls.mse_loss(a, b, reduction)
-
-    @staticmethod
-    def backward(ctx, g):
-        a, b = ctx.saved_tensors
-        da = calls.mse_loss_bwd(a, b, g, ctx.reduction)
-        wants_a, wants_b = ctx.needs_input_grad
-        return da if wants_a else None, -da if wants_b else None
-
-    @staticmethod
-    def reference(a, b, reduction="mean"):
-        y = (a - b) ** 2
-        return y if reduction == "none" else y.sum() if reduction == "sum" else y.mean()
-
-    samples = [
-        Sample("mean", (Input((5, 7)), Input((5, 7)))),
-        Sample("sum", (Input((5, 7)), Input((5, 7))), {"reduction": "sum"}),
-        Sample("none", (Input((5, 7)), Input((5, 7))), {"reduction": "none"}),
-        Sample("layouts", (Input((6, 9), layout="transposed"), Input((6, 9), layout="strided"))),
-        Sample("scalar", (Input(()), Input(()))),
-        Sample("lone", (Input((4, 1, 5), layout="lone"), Input((4, 1, 5)))),
-    ]
-    error_samples = [
-        ErrorSample("shapes", (Input((5, 1)), Input((5,))), ValueError, "shape"),
-        ErrorSample("reduction", (Input((3,)), Input((3,))), ValueError, "reduction", {"reduction": None}),
-        ErrorSample("integer", (Input((3,)), Input((3,), dtype="int64")), TypeError, "float32"),
-    ]
-
-
-@public(method=False)
-def mse_loss(input, target, reduction="mean"):
-    """Mean squared error of two tensors of one shape."""
-    code = reduction_code("mse_loss", reduction)
-    for t in (input, target):
-        if not isinstance(t, Tensor) or t.dtype.kind != "f":
-            raise TypeError(f"mse_loss: expected float32 tensors, got {t.dtype if isinstance(t, Tensor) else type(t).__name__}")
-    if input.shape != target.shape:
-        raise ShapeError(f"mse_loss: input has shape {input.shape}, target {target.shape}; make the shapes equal (a silent broadcast hides mistakes)")
-    return MseLoss.apply(input, target, code)

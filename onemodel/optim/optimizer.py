@@ -1,9 +1,8 @@
-"""Owns the optimisers: parameter groups, options and state; the update is a kernel. Must not contain arithmetic on elements."""
+"""Owns the base of optimisers: parameter groups, options and state. Must not contain an optimiser."""
 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,7 +10,6 @@ from onemodel.arrays import array_view
 from onemodel.methods import zero_grad
 from onemodel.modes import enable_grad
 from onemodel.tensor import Tensor
-from onemodel.updates import sgd_step
 
 
 def _check_apart(params: list[Tensor], what: str) -> None:
@@ -21,6 +19,16 @@ def _check_apart(params: list[Tensor], what: str) -> None:
     for (start, p), (behind, q) in zip(starts, starts[1:], strict=False):
         if start + p.numel() * p.dtype.itemsize > behind:
             raise ValueError(f"{what}: parameters of shapes {p.shape} and {q.shape} share memory; give one of them, or clone()")
+
+
+def check_numbers(what: str, options: dict[str, Any], *names: str, signed: tuple[str, ...] = ()) -> None:
+    """TypeError or ValueError unless the options are finite numbers, not negative except those of `signed`."""
+    for name in (*names, *signed):
+        value = options[name]
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{what}: {name} must be a number, got {type(value).__name__}")
+        if not abs(value) < 1e38 or (value < 0 and name not in signed):
+            raise ValueError(f"{what}: {name} must be finite{'' if name in signed else ' and not negative'}, got {value}")
 
 
 class Optimizer:
@@ -128,32 +136,3 @@ class Optimizer:
         groups = "\n".join(f"  {len(group['params'])} parameters: " + ", ".join(f"{k}={v}" for k, v in group.items() if k != "params")
                            for group in self.param_groups)
         return f"{type(self).__name__}(\n{groups}\n)"
-
-
-class SGD(Optimizer):
-    """Stochastic gradient descent, with the gradient g of each parameter p:
-
-        g = -g if maximize;  g = g + weight_decay·p
-        b = g at first, then momentum·b + (1 - dampening)·g;  g = g + momentum·b if nesterov, else b
-        p = p - lr·g
-    """
-
-    def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
-                 weight_decay: float = 0.0, nesterov: bool = False, *, maximize: bool = False) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov,
-                                  "maximize": maximize})
-
-    def check_options(self, options: dict[str, Any]) -> None:
-        for name in ("lr", "momentum", "weight_decay", "dampening"):
-            value = options[name]
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(f"SGD: {name} must be a number, got {type(value).__name__}")
-            if not math.isfinite(value) or (value < 0 and name != "dampening"):
-                raise ValueError(f"SGD: {name} must be finite{'' if name == 'dampening' else ' and not negative'}, got {value}")
-        if options["nesterov"] and (options["momentum"] <= 0 or options["dampening"] != 0):
-            raise ValueError("SGD: nesterov needs a momentum above 0 and no dampening")
-
-    def update(self) -> None:
-        for group in self.param_groups:
-            sgd_step(group["params"], self.state, group["lr"], group["momentum"], group["dampening"], group["weight_decay"],
-                     group["nesterov"], group["maximize"])
