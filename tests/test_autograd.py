@@ -156,8 +156,8 @@ def test_a_leaf_keeps_the_gradient_that_was_made_for_it():
     def asked(make, *leaves):
         y, g = make(*leaves), om.ones(40)
         y.backward(g, retain_graph=True)
-        for leaf in leaves:
-            leaf.grad = None
+        for x in leaves:
+            x.grad = None
         before = om.pool_stats()
         y.backward(g, retain_graph=True)
         return (om.pool_stats() - before).requests
