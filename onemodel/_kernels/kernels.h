@@ -78,9 +78,10 @@ typedef void om_philox_integers_fn(uint64_t seed, uint64_t offset, int64_t low, 
 #include "resize.h"
 #include "ctc.h"
 #include "rnn.h"
+#include "attention.h"
 
 #define OM_ROWS(ROW) OM_ELEMENTWISE(ROW) OM_COPY(ROW) OM_REDUCE(ROW) OM_SOFTMAX(ROW) OM_LOSS(ROW) OM_OPTIM(ROW) OM_PHILOX(ROW) \
-    OM_CONV(ROW) OM_CONV_WEIGHT(ROW) OM_DEPTHWISE(ROW) OM_POOLING(ROW) OM_NORM(ROW) OM_RESIZE(ROW) OM_CTC(ROW) OM_RNN(ROW)
+    OM_CONV(ROW) OM_CONV_WEIGHT(ROW) OM_DEPTHWISE(ROW) OM_POOLING(ROW) OM_NORM(ROW) OM_RESIZE(ROW) OM_CTC(ROW) OM_RNN(ROW) OM_ATTENTION(ROW)
 
 typedef void (*om_fn)(void); /* any row; cast back to its class before the call */
 

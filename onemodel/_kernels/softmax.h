@@ -324,5 +324,4 @@ static void k_cross_entropy_bwd_columns(const float *x, const float *m, const fl
             if (OM_EXACT && *at != *at) *at = f4_bits(0x7FC00000);
         }
 }
-#undef OM_EACH_8
 #endif

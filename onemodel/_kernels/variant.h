@@ -19,6 +19,7 @@
 #include "resize.h"
 #include "ctc.h"
 #include "rnn.h"
+#include "attention.h"
 
 #define OM_PASTE_(a, b, c) om_table_##a##_##b
 #define OM_PASTE(a, b) OM_PASTE_(a, b, )

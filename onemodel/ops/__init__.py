@@ -3,6 +3,7 @@
 from onemodel.ops import (
     activation,
     arithmetic,
+    attention,
     compare,
     conv,
     conv_transpose,
@@ -22,6 +23,7 @@ from onemodel.ops import (
     recurrent,
     reduce,
     resize,
+    rnn,
     softmax,
     view,
 )

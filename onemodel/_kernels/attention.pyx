@@ -1,0 +1,249 @@
+"""Owns attention over heads and blocks of query rows: what is packed, scratch, threads; the weights are made in attention.h.
+
+A block of query rows has all its scores at once, so there is one maximum and one sum per row and no rescaling; the matrix of all scores never
+exists. Backward makes the weights again. Chains over queries (dk, dv) go on from block to block in memory, so no block size changes a bit.
+"""
+from libc.string cimport memset
+
+from onemodel._kernels.panels cimport Panels, multiply_panels, multiply_steps, pack_into, panels_size
+from onemodel._kernels.pieces cimport begin, run
+from onemodel._kernels.table cimport om_softmax_bwd_fn, om_table, row_index, smallest_piece, table_of, thread_count
+from onemodel._pool.pool cimport give, take
+
+cdef extern from "kernels.h" nogil:
+    enum:
+        OM_GEMM_FIRST
+        OM_GEMM_LAST
+    ctypedef struct om_scores:
+        float scale
+        const float *add
+        const uint8_t *keep
+        Py_ssize_t mask_row
+        Py_ssize_t mask_col
+        Py_ssize_t seen
+    ctypedef void om_attention_fn(float *s, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, const om_scores *o) noexcept nogil
+    ctypedef void om_scale_fn(float *x, float scale, Py_ssize_t n) noexcept nogil
+
+cdef Py_ssize_t WEIGHTS = row_index("attention", "attention_weights")
+cdef Py_ssize_t WEIGHTS_BWD = row_index("softmax_bwd", "softmax_bwd_rows")
+cdef Py_ssize_t SCALE = row_index("scale", "scale_in_place")
+
+cdef enum:
+    SCORES = 32768              # of one block, about: with their gradients they stay in L2
+    MOST_ROWS = 48              # of one block: more would only make it longer
+    MADDS_PER_ELEMENT = 16      # multiply-adds that take the time of one element of an element-wise kernel
+
+cdef struct Job:
+    const om_table *table
+    int mode
+    const Heads *h
+    Py_ssize_t parts            # pieces of one head, forward
+    Py_ssize_t block            # query rows
+    float *out
+    const float *g
+    float *dq
+    float *dk
+    float *dv
+    bint failed
+
+# One head: where its operands are.
+cdef struct Head:
+    const float *q
+    const float *k
+    const float *v
+    om_scores scores
+
+
+cdef Head head_of(const Heads *h, Py_ssize_t index) noexcept nogil:
+    cdef Head one
+    cdef Py_ssize_t rest = index, at, mask = 0
+    cdef int d
+    one.q, one.k, one.v = h.q, h.k, h.v
+    for d in range(h.ndim - 1, -1, -1):
+        at = rest % h.shape[d]
+        rest //= h.shape[d]
+        one.q += at * h.q_lead[d]
+        one.k += at * h.k_lead[d]
+        one.v += at * h.v_lead[d]
+        mask += at * h.mask_lead[d]
+    one.scores.scale, one.scores.mask_row, one.scores.mask_col = h.scale, h.mask_row, h.mask_col
+    one.scores.add = h.add + mask if h.add != NULL else NULL
+    one.scores.keep = h.keep + mask if h.keep != NULL else NULL
+    return one
+
+
+cdef inline Py_ssize_t lead_of(const Heads *h) noexcept nogil:
+    cdef Py_ssize_t n = 1
+    cdef int d
+    for d in range(h.ndim):
+        n *= h.shape[d]
+    return n
+
+
+cdef inline Py_ssize_t row_length(const Job *job) noexcept nogil:
+    """Floats from one row of scores to the next: whole vectors, and not a power of two, whose rows would share one set of L1."""
+    cdef Py_ssize_t lanes = 16
+    return (job.h.keys + lanes - 1) // lanes * lanes + lanes
+
+
+cdef Py_ssize_t weights(const Job *job, const Head *one, const Panels *keys, Py_ssize_t i, Py_ssize_t rows, float *s) noexcept nogil:
+    """The weights of the query rows from i on; returns how many keys some row of them sees, behind which nothing is written."""
+    cdef const Heads *h = job.h
+    cdef om_scores o = one.scores
+    cdef Panels near = keys[0]
+    cdef Py_ssize_t ld = row_length(job), cols = min(h.keys, i + rows) if h.causal else h.keys
+    near.n = min(near.n, (cols + near.width - 1) // near.width * near.width)  # whole panels, whose rows are as long as they were packed
+    multiply_panels(&near, rows, one.q + i * h.q_row, h.q_row, s, ld, NULL)
+    o.seen = i + 1 if h.causal else -1
+    if o.add != NULL:
+        o.add += i * o.mask_row
+    if o.keep != NULL:
+        o.keep += i * o.mask_row
+    (<om_attention_fn *>job.table.row[WEIGHTS])(s, ld, rows, cols, &o)
+    return cols
+
+
+cdef void over_keys(const Job *job, const Panels *w, Py_ssize_t i, Py_ssize_t rows, const float *s, float *c) noexcept nogil:
+    """C[rows][n] = S·W over the keys, contiguous. A causal row's chain ends with the last key it sees: a tile goes as far as its first row, then
+    each row for itself."""
+    cdef Py_ssize_t ld = row_length(job), keys = job.h.keys, n = w.n, r = 0, m, first, j
+    if not job.h.causal:
+        multiply_panels(w, rows, s, ld, c, n, NULL)
+        return
+    while r < rows:
+        m = min(w.g.mr, rows - r)
+        first = min(keys, i + r + 1)
+        multiply_steps(w, m, 0, first, s + r * ld, ld, 1, c + r * n, n, NULL, OM_GEMM_FIRST | OM_GEMM_LAST)
+        for j in range(1, m):
+            if first < keys:
+                multiply_steps(w, 1, first, min(keys, i + r + j + 1), s + (r + j) * ld, ld, 1, c + (r + j) * n, n, NULL, OM_GEMM_LAST)
+        r += m
+
+
+cdef void forward_piece(void *context, Py_ssize_t piece) noexcept nogil:
+    cdef Job *job = <Job *>context
+    cdef const Heads *h = job.h
+    cdef Py_ssize_t index = piece // job.parts, part = piece % job.parts
+    cdef Py_ssize_t i = begin(h.queries, job.parts, part), end = begin(h.queries, job.parts, part + 1), rows, ld = row_length(job)
+    cdef Py_ssize_t k_size = panels_size(job.mode, h.keys, h.width), v_size = panels_size(job.mode, h.value_width, h.keys)
+    cdef Head one = head_of(h, index)
+    cdef Panels keys
+    cdef Panels values
+    cdef float *room = <float *>take((job.block * ld + k_size + v_size) * sizeof(float))
+    if room == NULL:
+        job.failed = True
+        return
+    pack_into(job.mode, job.block, h.keys, h.width, one.k, 1, h.k_row, room + job.block * ld, &keys)
+    pack_into(job.mode, job.block, h.value_width, h.keys, one.v, h.v_row, 1, room + job.block * ld + k_size, &values)
+    while i < end:
+        rows = min(job.block, end - i)
+        weights(job, &one, &keys, i, rows, room)
+        over_keys(job, &values, i, rows, room, job.out + (index * h.queries + i) * h.value_width)
+        i += rows
+    give(room)
+
+
+cdef void plan(Job *job, int mode, const Heads *h) noexcept nogil:
+    cdef Py_ssize_t mr = table_of(mode).gemm.mr
+    job.table, job.mode, job.h, job.failed = table_of(mode), mode, h, False
+    job.block = min(h.queries, max(mr, min(<Py_ssize_t>MOST_ROWS, SCORES // max(h.keys, 1)) // mr * mr))
+
+
+cdef int attention(int mode, const Heads *h, float *out) noexcept nogil:
+    cdef Job job
+    cdef Py_ssize_t lead = lead_of(h)
+    cdef double work
+    if lead * h.queries * h.value_width == 0:
+        return 0
+    if h.keys == 0:
+        memset(out, 0, lead * h.queries * h.value_width * sizeof(float))
+        return 0
+    plan(&job, mode, h)
+    job.out = out
+    # Heads alone may be too few for the threads; rows are apart, so the cut changes no bit.
+    work = <double>h.queries * h.keys * (h.width + h.value_width) / MADDS_PER_ELEMENT
+    job.parts = 1
+    if lead < 2 * thread_count():
+        job.parts = <Py_ssize_t>max(1.0, min(min(<double>thread_count(), work / smallest_piece()), <double>((h.queries + job.block - 1) // job.block)))
+    run(forward_piece, &job, lead * job.parts)
+    return -1 if job.failed else 0
+
+
+cdef void over_queries(const Job *job, const Panels *w, Py_ssize_t cols, const float *s, float *c, bint last) noexcept nogil:
+    """C[cols][n] += Sᵀ·W, W the block's rows: chains over queries go on from C."""
+    multiply_steps(w, cols, 0, w.k, s, 1, row_length(job), c, w.n, NULL, OM_GEMM_LAST if last else 0)
+
+
+cdef void backward_piece(void *context, Py_ssize_t index) noexcept nogil:
+    """One head. Rooms: weights and their gradients of a block; keys for scores, values for dp, keys for dq, a block's rows for dk and dv."""
+    cdef Job *job = <Job *>context
+    cdef const Heads *h = job.h
+    cdef Py_ssize_t ld = row_length(job), block = job.block * ld, i = 0, rows, cols
+    cdef Py_ssize_t k_size = panels_size(job.mode, h.keys, h.width), v_size = panels_size(job.mode, h.keys, h.value_width)
+    cdef Py_ssize_t row_size = panels_size(job.mode, h.width, h.keys), query_size = panels_size(job.mode, max(h.width, h.value_width), job.block)
+    cdef Head one = head_of(h, index)
+    cdef const float *g = job.g + index * h.queries * h.value_width
+    cdef float *dq = NULL if job.dq == NULL else job.dq + index * h.queries * h.width
+    cdef float *dk = NULL if job.dk == NULL else job.dk + index * h.keys * h.width
+    cdef float *dv = NULL if job.dv == NULL else job.dv + index * h.keys * h.value_width
+    cdef Panels keys
+    cdef Panels values
+    cdef Panels key_rows
+    cdef Panels queries
+    cdef float *p = <float *>take((2 * block + k_size + v_size + row_size + query_size) * sizeof(float))
+    cdef float *ds
+    cdef float *room
+    if p == NULL:
+        job.failed = True
+        return
+    ds = p + block
+    room = ds + block
+    pack_into(job.mode, job.block, h.keys, h.width, one.k, 1, h.k_row, room, &keys)
+    if dq != NULL or dk != NULL:
+        pack_into(job.mode, job.block, h.keys, h.value_width, one.v, 1, h.v_row, room + k_size, &values)
+    if dq != NULL:
+        pack_into(job.mode, job.block, h.width, h.keys, one.k, h.k_row, 1, room + k_size + v_size, &key_rows)
+    if dk != NULL:
+        memset(dk, 0, h.keys * h.width * sizeof(float))
+    if dv != NULL:
+        memset(dv, 0, h.keys * h.value_width * sizeof(float))
+    room += k_size + v_size + row_size
+    while i < h.queries:
+        rows = min(job.block, h.queries - i)
+        cols = weights(job, &one, &keys, i, rows, p)
+        if dv != NULL:
+            pack_into(job.mode, cols, h.value_width, rows, g + i * h.value_width, h.value_width, 1, room, &queries)
+            over_queries(job, &queries, cols, p, dv, False)
+        if dq != NULL or dk != NULL:
+            multiply_panels(&values, rows, g + i * h.value_width, h.value_width, ds, ld, NULL)
+            (<om_softmax_bwd_fn *>job.table.row[WEIGHTS_BWD])(p, ds, ds, ld, rows, cols)
+        if dq != NULL:
+            over_keys(job, &key_rows, i, rows, ds, dq + i * h.width)
+        if dk != NULL:
+            pack_into(job.mode, cols, h.width, rows, one.q + i * h.q_row, h.q_row, 1, room, &queries)
+            over_queries(job, &queries, cols, ds, dk, False)
+        i += rows
+    if dq != NULL:
+        (<om_scale_fn *>job.table.row[SCALE])(dq, h.scale, h.queries * h.width)
+    if dk != NULL:
+        (<om_scale_fn *>job.table.row[SCALE])(dk, h.scale, h.keys * h.width)
+    if dv != NULL:
+        (<om_scale_fn *>job.table.row[SCALE])(dv, 1.0, h.keys * h.value_width)  # every NaN as exact mode writes it
+    give(p)
+
+
+cdef int attention_bwd(int mode, const Heads *h, const float *g, float *dq, float *dk, float *dv) noexcept nogil:
+    cdef Job job
+    cdef Py_ssize_t lead = lead_of(h)
+    if h.queries == 0 or h.keys == 0 or lead == 0:
+        if dq != NULL:
+            memset(dq, 0, lead * h.queries * h.width * sizeof(float))
+        if dk != NULL:
+            memset(dk, 0, lead * h.keys * h.width * sizeof(float))
+        if dv != NULL:
+            memset(dv, 0, lead * h.keys * h.value_width * sizeof(float))
+        return 0
+    plan(&job, mode, h)
+    job.g, job.dq, job.dk, job.dv = g, dq, dk, dv
+    run(backward_piece, &job, lead)
+    return -1 if job.failed else 0

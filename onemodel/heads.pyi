@@ -1,0 +1,8 @@
+"""The compiled module of attention of tensors."""
+
+from onemodel.tensor import Tensor
+
+def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor: ...
+def backward(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, wanted: tuple[bool, ...]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]: ...

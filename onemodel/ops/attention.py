@@ -1,0 +1,156 @@
+"""Attention: scaled_dot_product_attention, also named attention. Must not contain a loop over heads, which is a kernel's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from onemodel import heads
+from onemodel.arrays import require
+from onemodel.errors import ShapeError
+from onemodel.making import tensor
+from onemodel.ops.arithmetic import where
+from onemodel.ops.dropout import dropout
+from onemodel.ops.reduce import amax
+from onemodel.ops.softmax import softmax
+from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
+
+_OP = "scaled_dot_product_attention"
+
+
+def _broadcast(parts: dict, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        found = ", ".join(f"{name} {t.shape}" for name, t in parts.items())
+        raise ShapeError(f"{_OP}: leading dimensions do not broadcast: {found}") from None
+
+
+def _check(query, key, value, mask, causal) -> tuple[int, ...]:
+    """Types and shapes, completely; returns the leading dimensions."""
+    parts = {"query": query, "key": key, "value": value}
+    for name, t in parts.items():
+        require(t, _OP)
+        if t.dtype != np.float32:
+            raise TypeError(f"{_OP}: {name} must be float32, got {t.dtype}; write .cast(om.float32)")
+        if t.ndim < 2:
+            raise ShapeError(f"{_OP}: {name} needs at least 2 dimensions, got shape {t.shape}")
+    if query.shape[-1] != key.shape[-1]:
+        raise ShapeError(f"{_OP}: query and key differ in their last size: query {query.shape}, key {key.shape}")
+    if key.shape[-2] != value.shape[-2]:
+        raise ShapeError(f"{_OP}: expected as many values as keys: key {key.shape}, value {value.shape}")
+    if query.shape[-1] == 0:
+        raise ShapeError(f"{_OP}: queries and keys have no elements: query {query.shape}")
+    lead = _broadcast(parts, [t.shape[:-2] for t in parts.values()])
+    if mask is None:
+        return lead
+    if causal:
+        raise ValueError(f"{_OP}: give attn_mask or is_causal, not both")
+    require(mask, _OP)
+    if mask.dtype not in (np.float32, np.bool_):
+        raise TypeError(f"{_OP}: attn_mask must be float32 (added) or bool (True takes part), got {mask.dtype}")
+    if mask.requires_grad:
+        raise ValueError(f"{_OP}: attn_mask gets no gradient; pass mask.detach()")
+    whole = (*lead, query.shape[-2], key.shape[-2])
+    if mask.ndim > len(whole) or any(m not in (1, n) for m, n in zip(mask.shape[::-1], whole[::-1], strict=False)):
+        raise ShapeError(f"{_OP}: attn_mask {mask.shape} does not broadcast to {whole}")
+    return lead
+
+
+def _weights(q, k, mask, causal, scale):
+    s = (q @ np.swapaxes(k, -1, -2)) * scale
+    if causal:
+        s = np.where(np.tril(np.ones(s.shape[-2:], bool)), s, -np.inf)
+    if mask is not None:
+        s = np.where(mask, s, -np.inf) if mask.dtype == bool else s + mask
+    top = s.max(axis=-1, keepdims=True, initial=-np.inf)
+    e = np.exp(s - np.where(np.isneginf(top), 0, top))
+    total = e.sum(axis=-1, keepdims=True)
+    return e / np.where(np.isneginf(top), 1, total)
+
+
+@register
+class ScaledDotProductAttention(Op):
+    """y = softmax(scale q·kᵀ + mask)·v (Vaswani et al. 2017), scale 1/√width unless given; a row that sees no key is 0.
+
+    query [..., L, E], key [..., S, E], value [..., S, Ev], y [..., L, Ev]. The mask is float32 (added) or bool (True takes part), broadcast without
+    a copy, and gets no gradient. `is_causal`: query i sees keys 0 to i. The matrix of all scores is never made: forward goes by blocks of
+    query rows, and backward makes the weights again (Dao et al. 2022): with P the weights, dv = Pᵀ·g, dp = g·vᵀ, ds = P (dp - Σ dp P), dq = scale
+    ds·k, dk = scale dsᵀ·q. Shapes that do not fit: ShapeError.
+    """
+
+    @staticmethod
+    def forward(ctx, q, k, v, mask, causal, scale):
+        ctx.save_for_backward(q, k, v, mask)
+        ctx.arguments = (causal, scale)
+        return heads.forward(q, k, v, mask, causal, scale)
+
+    @staticmethod
+    def backward(ctx, g):
+        gradients = heads.backward(g, *ctx.saved_tensors, *ctx.arguments, tuple(ctx.needs_input_grad[:3]))
+        return gradients + (None,) * (len(ctx.needs_input_grad) - 3)
+
+    @staticmethod
+    def reference(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
+        p = _weights(query, key, attn_mask, is_causal, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+        return p @ value
+
+    samples = [
+        Sample("plain", (Input((2, 3, 5, 4)), Input((2, 3, 7, 4)), Input((2, 3, 7, 6))), {}, 16.0),
+        Sample("one_head", (Input((5, 4)), Input((7, 4)), Input((7, 3))), {"scale": 0.3}, 16.0),
+        Sample("causal", (Input((2, 19, 4)), Input((2, 19, 4)), Input((2, 19, 5))), {"is_causal": True}, 16.0),
+        Sample("causal_wide", (Input((1, 5, 4)), Input((1, 9, 4)), Input((1, 9, 3))), {"is_causal": True}, 16.0),
+        Sample("causal_tall", (Input((1, 11, 4)), Input((1, 6, 4)), Input((1, 6, 3))), {"is_causal": True}, 16.0),
+        Sample("additive", (Input((2, 3, 5, 4)), Input((2, 3, 7, 4)), Input((2, 3, 7, 4)), Input((5, 7), requires_grad=False)), {}, 16.0),
+        Sample("additive_strided", (Input((2, 3, 5, 4)), Input((2, 3, 7, 4)), Input((2, 3, 7, 4)),
+                                    Input((2, 1, 5, 7), layout="transposed", requires_grad=False)), {}, 16.0),
+        Sample("boolean", (Input((2, 3, 5, 4)), Input((2, 3, 7, 4)), Input((2, 3, 7, 4)), Input((2, 1, 1, 7), dtype="bool")), {}, 16.0),
+        Sample("strided", (Input((2, 5, 4), layout="transposed"), Input((2, 7, 4), layout="strided"), Input((2, 7, 6), layout="flipped")), {}, 16.0),
+        Sample("expanded", (Input((3, 5, 4), layout="expanded"), Input((3, 7, 4), layout="lone"), Input((3, 7, 6), layout="expanded")), {}, 16.0),
+        Sample("broadcast", (Input((2, 1, 5, 4)), Input((3, 7, 4)), Input((7, 6))), {}, 16.0),
+        Sample("no_keys", (Input((2, 5, 4)), Input((2, 0, 4)), Input((2, 0, 6)))),
+        Sample("no_queries", (Input((2, 0, 4)), Input((2, 3, 4)), Input((2, 3, 6)))),
+        Sample("blocks", (Input((2, 101, 17), -1.0, 1.0), Input((2, 83, 17), -1.0, 1.0), Input((2, 83, 19))), {}, 16.0, False),
+    ]
+    error_samples = [
+        ErrorSample("width", (Input((5, 4)), Input((7, 3)), Input((7, 4))), ValueError, "last size"),
+        ErrorSample("count", (Input((5, 4)), Input((7, 4)), Input((6, 4))), ValueError, "as many values"),
+        ErrorSample("rank", (Input((4,)), Input((7, 4)), Input((7, 4))), ValueError, "at least 2"),
+        ErrorSample("lead", (Input((2, 5, 4)), Input((3, 7, 4)), Input((3, 7, 4))), ValueError, "broadcast"),
+        ErrorSample("mask", (Input((5, 4)), Input((7, 4)), Input((7, 4)), Input((5, 6), requires_grad=False)), ValueError, "attn_mask"),
+        ErrorSample("mask_type", (Input((5, 4)), Input((7, 4)), Input((7, 4)), Input((5, 7), dtype="int64")), TypeError, "attn_mask"),
+        ErrorSample("mask_gradient", (Input((5, 4)), Input((7, 4)), Input((7, 4)), Input((5, 7))), ValueError, "no gradient"),
+        ErrorSample("both", (Input((5, 4)), Input((7, 4)), Input((7, 4)), Input((5, 7), requires_grad=False)), ValueError, "not both", {"is_causal": True}),
+        ErrorSample("scale", (Input((5, 4)), Input((7, 4)), Input((7, 4))), TypeError, "scale", {"scale": "big"}),
+        ErrorSample("dropout", (Input((5, 4)), Input((7, 4)), Input((7, 4))), ValueError, "dropout_p", {"dropout_p": 1.5}),
+        ErrorSample("list", ([[1.0]], Input((7, 4)), Input((7, 4))), TypeError, "om.tensor"),
+    ]
+
+
+def _with_dropout(query, key, value, mask, dropout_p, causal, scale):
+    """The composition, whose weights exist as a tensor and can be dropped; rows that see no key pass no softmax."""
+    s = (query @ key.transpose(-2, -1)) * scale
+    if causal:
+        mask = tensor(np.tril(np.ones(s.shape[-2:], bool)))
+    if mask is None:
+        return dropout(softmax(s, -1), dropout_p) @ value
+    s = s + mask if mask.dtype == np.float32 else where(mask, s, -math.inf)
+    blind = amax(s.detach(), -1, keepdim=True) == -math.inf
+    weights = where(blind, 0.0, softmax(where(blind, 0.0, s), -1))
+    return dropout(weights, dropout_p) @ value
+
+
+@public("scaled_dot_product_attention", "attention", method=False)
+def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
+    """softmax(scale query·keyᵀ + attn_mask)·value over [..., L, E], [..., S, E], [..., S, Ev]."""
+    lead = _check(query, key, value, attn_mask, is_causal)
+    if isinstance(dropout_p, bool) or not isinstance(dropout_p, (int, float)) or not 0 <= dropout_p <= 1:
+        raise ValueError(f"{_OP}: dropout_p must be a number from 0 to 1, got {dropout_p!r}")
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
+        raise TypeError(f"{_OP}: scale must be a number, got {type(scale).__name__}")
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    query, key, value = (t if t.shape[:-2] == lead else t.expand(*lead, *t.shape[-2:]) for t in (query, key, value))
+    if dropout_p:
+        return _with_dropout(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return ScaledDotProductAttention.apply(query, key, value, attn_mask, bool(is_causal), scale)

@@ -1,0 +1,132 @@
+"""Owns the tests of attention beyond the registry's: the known faults of other frameworks by their ids, masks, causal rows, blocks, memory."""
+
+import numpy as np
+import pytest
+
+import onemodel as om
+from onemodel import memory
+from onemodel._kernels import table
+
+
+def operands(seed, *shapes):
+    rng = np.random.default_rng(seed)
+    return [om.tensor(rng.normal(size=shape).astype(np.float32), requires_grad=True) for shape in shapes]
+
+
+def run(q, k, v, *args, **kwargs):
+    y = om.scaled_dot_product_attention(q, k, v, *args, **kwargs)
+    for t in (q, k, v):
+        t.grad = None
+    y.backward(om.tensor(np.random.default_rng(9).normal(size=y.shape).astype(np.float32)))
+    return [y.detach().numpy(), *(t.grad.numpy().copy() for t in (q, k, v))]
+
+
+def test_A01_a_row_that_sees_nothing_is_zero():
+    q, k, v = operands(0, (3, 4), (3, 4), (3, 4))
+    additive = np.zeros((3, 3), np.float32)
+    additive[2] = -np.inf
+    for mask in (om.tensor(additive), om.tensor(additive == 0)):
+        y, dq, dk, dv = run(q, k, v, mask)
+        assert not y[2].any() and not dq[2].any()
+        assert all(np.isfinite(a).all() for a in (y, dq, dk, dv)) and dk.any() and dv.any()
+        dropped = om.scaled_dot_product_attention(q, k, v, mask, dropout_p=1e-9)
+        np.testing.assert_allclose(dropped.detach().numpy(), y, rtol=1e-5, atol=1e-6)
+
+
+def test_A05_a_broadcast_mask_is_read_with_stride_zero():
+    q, k, v = operands(1, (2, 8, 64, 4), (2, 8, 64, 4), (2, 8, 64, 4))
+    mask = om.tensor(np.random.default_rng(2).normal(size=(1, 1, 64, 64)).astype(np.float32))
+    whole = run(q, k, v, mask.expand(2, 8, 64, 64).contiguous())
+    om.pool_reset_peak()
+    before = memory.pool_stats()
+    with om.no_grad():
+        y = om.scaled_dot_product_attention(q, k, v, mask)
+    assert memory.pool_stats().peak_outstanding_bytes - before.outstanding_bytes < y.numel() * 4 + 64 * 64 * 4 * 2 + 65536
+    assert all(np.array_equal(a, b) for a, b in zip(run(q, k, v, mask), whole, strict=True))
+
+
+def test_masks_of_every_stride_and_the_names():
+    q, k, v = operands(3, (2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 4))
+    values = np.random.default_rng(4).normal(size=(5, 7)).astype(np.float32)
+    whole = run(q, k, v, om.tensor(values))
+    for mask in (om.tensor(values.T.copy()).T, om.tensor(np.repeat(values, 2, 1))[:, ::2], om.tensor(values[:, ::-1].copy()).flip(-1)):
+        assert all(np.array_equal(a, b) for a, b in zip(run(q, k, v, mask), whole, strict=True))
+    assert om.attention is om.scaled_dot_product_attention
+
+
+def test_a_causal_row_ends_with_its_last_key():
+    """What lies behind it enters neither maximum, sum nor product: NaN there does no harm."""
+    q, k, v = operands(5, (1, 40, 8), (1, 40, 8), (1, 40, 8))
+    y = om.scaled_dot_product_attention(q, k, v, is_causal=True).detach().numpy()
+    spoilt_k, spoilt_v = k.detach().numpy().copy(), v.detach().numpy().copy()
+    spoilt_k[:, 23:] = np.nan
+    spoilt_v[:, 23:] = np.inf
+    spoilt = om.scaled_dot_product_attention(q, om.tensor(spoilt_k), om.tensor(spoilt_v), is_causal=True).detach().numpy()
+    assert np.array_equal(spoilt[:, :23], y[:, :23]) and np.isnan(spoilt[:, 23:]).all()
+    for mode in ("fast", "exact"):
+        with om.arithmetic(mode):
+            assert np.array_equal(om.scaled_dot_product_attention(q, k, v, is_causal=True).detach().numpy()[:, :23],
+                                  om.scaled_dot_product_attention(q[:, :23], k[:, :23], v[:, :23], is_causal=True).detach().numpy())
+
+
+def test_an_additive_mask_hides_finite_keys_and_a_nan_stays():
+    q, k, v = operands(6, (3, 4), (5, 4), (5, 4))
+    mask = np.zeros((3, 5), np.float32)
+    mask[:, 4] = -np.inf
+    big = k.detach().numpy().copy()
+    big[4] = 1e30
+    y = om.scaled_dot_product_attention(q, k, v, om.tensor(mask)).detach().numpy()
+    assert np.array_equal(om.scaled_dot_product_attention(q, om.tensor(big), v, om.tensor(mask)).detach().numpy(), y)
+    big[4] = np.nan
+    assert np.isnan(om.scaled_dot_product_attention(q, om.tensor(big), v, om.tensor(mask)).detach().numpy()).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_exact_bits_are_those_of_the_plain_composition(causal):
+    """Blocks, threads and packing change nothing: a row alone has the bits it has among others."""
+    q, k, v = operands(7, (2, 2, 131, 24), (2, 2, 131, 24), (2, 2, 131, 20))
+    seen = set()
+    with om.arithmetic("exact"):
+        for isa in table.available_isas():
+            for threads in (1, 2, 3, 8):
+                table.select_isa(isa)
+                om.set_num_threads(threads)
+                table.set_smallest_piece(1)
+                seen.add(b"".join(a.tobytes() for a in run(q, k, v, is_causal=causal)))
+        assert len(seen) == 1
+        y = om.scaled_dot_product_attention(q, k, v, is_causal=causal).detach().numpy()
+        for i in (0, 5, 47, 48, 130):
+            row = om.scaled_dot_product_attention(q[:, :, i:i + 1], k[:, :, :i + 1] if causal else k, v[:, :, :i + 1] if causal else v)
+            assert np.array_equal(row.detach().numpy()[:, :, 0], y[:, :, i])
+        if not causal:
+            scores = (q @ k.transpose(-2, -1)) * float(np.float32(24**-0.5))
+            assert np.array_equal((om.softmax(scores, -1) @ v).detach().numpy(), y)
+
+
+def test_a_warm_step_takes_no_memory_and_keeps_no_scores():
+    q, k, v = operands(8, (2, 4, 200, 16), (2, 4, 200, 16), (2, 4, 200, 16))
+
+    def step():
+        with om.ActivationScope():
+            om.scaled_dot_product_attention(q, k, v).sum().backward()
+
+    step(), step()
+    before = memory.pool_stats()
+    om.pool_reset_peak()
+    step()
+    after = memory.pool_stats()
+    assert after.native_allocations == before.native_allocations and after.outstanding_bytes == before.outstanding_bytes
+    assert after.peak_outstanding_bytes - before.outstanding_bytes < 2 * 4 * 200 * 200 * 4  # less than all the scores
+
+
+def test_other_operands_raise_what_they_should():
+    q, k, v = operands(9, (2, 3, 4), (2, 5, 4), (2, 5, 4))
+    for mask in (om.zeros(7), om.zeros(2, 3, 4, 5), om.zeros(3, 5).requires_grad_()):
+        with pytest.raises(ValueError, match="scaled_dot_product_attention"):
+            om.scaled_dot_product_attention(q, k, v, mask)
+    for scale in (True, "1"):
+        with pytest.raises(TypeError, match="scale"):
+            om.scaled_dot_product_attention(q, k, v, scale=scale)
+    for p in (-0.1, 1.1, float("nan"), True, "0"):
+        with pytest.raises(ValueError, match="dropout_p"):
+            om.scaled_dot_product_attention(q, k, v, dropout_p=p)
