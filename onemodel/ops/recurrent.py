@@ -94,8 +94,10 @@ class LstmLayer(Op):
         Sample("one_row", (Input((7, 1, 3)), Input((76, 3), -0.5, 0.5), Input((76, 19), -0.3, 0.3), Input((76,))), {}, 16.0),
         Sample("no_rows", (Input((4, 0, 3)), Input((8, 3)), Input((8, 2)))),
         Sample("strided", (Input((5, 3, 4), layout="transposed"), Input((8, 4), layout="strided"), Input((8, 2), layout="transposed"),
-                           Input((8,), layout="strided"), Input((8,)), Input((3, 2), layout="expanded"), Input((3, 2), layout="transposed")), {}, 16.0),
-        Sample("rows_and_lanes", (Input((6, 13, 9)), Input((92, 9), -0.4, 0.4), Input((92, 23), -0.3, 0.3), Input((92,)), Input((92,))), {}, 16.0, False),
+                           Input((8,), layout="strided"), Input((8,)), Input((3, 2), layout="expanded"),
+                           Input((3, 2), layout="transposed")), {}, 16.0),
+        Sample("rows_and_lanes", (Input((6, 13, 9)), Input((92, 9), -0.4, 0.4), Input((92, 23), -0.3, 0.3), Input((92,)), Input((92,))), {}, 16.0,
+               False),
     ]
     error_samples = [
         ErrorSample("rank", (Input((5, 4)), *_STEP[1:]), ValueError, "steps, batch, inputs"),
@@ -159,7 +161,8 @@ class GruLayer(Op):
         Sample("no_rows", (Input((4, 0, 3)), Input((6, 3)), Input((6, 2)))),
         Sample("strided", (Input((5, 3, 4), layout="transposed"), Input((6, 4), layout="strided"), Input((6, 2), layout="transposed"),
                            Input((6,), layout="strided"), Input((6,)), Input((3, 2), layout="expanded")), {}, 16.0),
-        Sample("rows_and_lanes", (Input((6, 13, 9)), Input((69, 9), -0.4, 0.4), Input((69, 23), -0.3, 0.3), Input((69,)), Input((69,))), {}, 16.0, False),
+        Sample("rows_and_lanes", (Input((6, 13, 9)), Input((69, 9), -0.4, 0.4), Input((69, 23), -0.3, 0.3), Input((69,)), Input((69,))), {}, 16.0,
+               False),
     ]
     error_samples = [
         ErrorSample("rank", (Input((5, 4)), *_GRU_STEP[1:]), ValueError, "steps, batch, inputs"),
