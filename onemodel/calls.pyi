@@ -1,14 +1,8 @@
 """The compiled module of kernels called with tensors."""
 
-import numpy as np
-import numpy.typing as npt
-
 from onemodel.tensor import Tensor
 
 def present(x: Tensor, op: str) -> Tensor: ...
-def take_rows(x: Tensor, index: npt.NDArray[np.int64], axis: int) -> Tensor: ...
-def add_rows(g: Tensor, index: npt.NDArray[np.int64], axis: int, shape: tuple[int, ...]) -> Tensor: ...
-
 REDUCTIONS: dict[str, int]
 
 def softmax(x: Tensor, dim: int, logarithm: bool, op: str) -> Tensor: ...

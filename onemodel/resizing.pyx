@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t
 from libc.string cimport memset
 
 from onemodel._kernels cimport resize as kernels
-from onemodel._kernels.copy cimport add_rows as add_kernel, fill, take_rows as take_kernel
+from onemodel._kernels.copy cimport fill
 from onemodel._kernels.table cimport current_mode
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
 from onemodel.arrays cimport as_tensor
@@ -87,17 +87,22 @@ cdef Tensor int64_of(Tensor index, str op):
 cdef Tensor checked(Tensor index, Py_ssize_t size, str op, str what):
     """Contiguous int64 with every element in [0, size); IndexError names the first that is not, and where it stands."""
     cdef Tensor t = int64_of(index, op)
-    cdef const int64_t *p = <const int64_t *>data_of(t, op)
-    cdef Py_ssize_t bad = kernels.first_outside(p, t.count, size), at, d
-    if bad < 0:
-        return t
+    cdef Py_ssize_t bad = kernels.first_outside(<const int64_t *>data_of(t, op), t.count, size)
+    if bad >= 0:
+        raise_outside(t, bad, size, op, what)
+    return t
+
+
+cdef int raise_outside(Tensor index, Py_ssize_t bad, Py_ssize_t size, str op, str what) except -1:
+    """IndexError for element `bad` of a contiguous int64 index."""
     cdef list place = []
-    at = bad
+    cdef Py_ssize_t at = bad
+    cdef int d
     for d in range(index.rank - 1, -1, -1):
         place.insert(0, at % index.dims[d])
         at //= index.dims[d]
-    raise IndexError(f"{op}: {what} {p[bad]} at position {place[0] if len(place) == 1 else tuple(place)} is out of range: "
-                     + (f"expected 0 to {size - 1}" if size else "there is nothing to choose from"))
+    raise IndexError(f"{op}: {what} {(<const int64_t *>data_of(index, op))[bad]} at position {place[0] if len(place) == 1 else tuple(place)} is out of "
+                     + (f"range: expected 0 to {size - 1}" if size else "range: there is nothing to choose from"))
 
 
 # ---- embedding ----
@@ -150,11 +155,11 @@ def embedding_bwd(Tensor g not None, Tensor ids not None, Py_ssize_t rows, Py_ss
 
 # ---- gather, index_select ----
 
-cdef kernels.Gather gather_of(int rank, const Py_ssize_t *dims, const Py_ssize_t *steps, int axis) noexcept:
+cdef kernels.Gather gather_of(int rank, const Py_ssize_t *dims, const Py_ssize_t *steps, int axis, Py_ssize_t size) noexcept:
     """A gather with an index of shape `dims` along `axis` of a tensor with these steps: the last dimension is the inner one, unless it is the axis."""
     cdef kernels.Gather q
     cdef int i, inner = rank - 1 if axis != rank - 1 else -1
-    q.rank, q.outer, q.n, q.inner, q.step, q.inner_step = 0, 1, 1, 1, 0, 0
+    q.rank, q.outer, q.n, q.inner, q.size, q.step, q.inner_step = 0, 1, 1, 1, size, 0, 0
     if rank == 0:
         return q
     q.n, q.step = dims[axis], steps[axis]
@@ -199,9 +204,9 @@ def gather(Tensor x not None, int axis, Tensor index not None):
     """y[..., k, ...] = x[..., index[..., k, ...], ...] along the axis; the index is nowhere larger than x but along it."""
     if not in_place(x.rank, axis):
         return with_axis_back(gather(with_axis_inside(x, axis), x.rank - 2, with_axis_inside(index, axis)), axis)
-    cdef Tensor places = checked(index, x.dims[axis] if x.rank else 1, "gather", "index")
-    cdef Tensor y = new_tensor(x.code, index.rank, index.dims, True)
-    cdef kernels.Gather q = gather_of(index.rank, index.dims, x.steps, axis)
+    cdef Tensor places = int64_of(index, "gather"), y = new_tensor(x.code, index.rank, index.dims, True)
+    cdef kernels.Gather q = gather_of(index.rank, index.dims, x.steps, axis, x.dims[axis] if x.rank else 1)
+    cdef Py_ssize_t bad
     cdef const char *px = data_of(x, "gather")
     cdef const int64_t *pi = <const int64_t *>data_of(places, "gather")
     if y.count == 0:
@@ -210,10 +215,12 @@ def gather(Tensor x not None, int axis, Tensor index not None):
     pin(places.storage)
     pin(y.storage)
     with nogil:
-        kernels.gather(&q, itemsize(x.code), px, pi, y.storage.data)
+        bad = kernels.gather(&q, itemsize(x.code), px, pi, y.storage.data)
     unpin(y.storage)
     unpin(places.storage)
     unpin(x.storage)
+    if bad >= 0:
+        raise_outside(places, bad, q.size, "gather", "index")
     return y
 
 
@@ -224,8 +231,9 @@ def gather_bwd(Tensor g not None, Tensor index not None, int axis, tuple shape):
     if not in_place(rank, axis):
         inside = shape[:axis] + shape[axis + 1:rank - 1] + (shape[axis], shape[rank - 1])
         return with_axis_back(gather_bwd(with_axis_inside(g, axis), with_axis_inside(index, axis), rank - 2, inside), axis)
-    cdef Tensor places = checked(index, dims[axis] if rank else 1, "gather", "index"), dx = new_tensor(FLOAT32, rank, dims, True)
-    cdef kernels.Gather q = gather_of(rank, index.dims, dx.steps, axis)
+    cdef Tensor places = int64_of(index, "gather"), dx = new_tensor(FLOAT32, rank, dims, True)
+    cdef kernels.Gather q = gather_of(rank, index.dims, dx.steps, axis, dims[axis] if rank else 1)
+    cdef Py_ssize_t bad
     g = densely(g, "gather")
     cdef const float *pg = <const float *>data_of(g, "gather")
     cdef const int64_t *pi = <const int64_t *>data_of(places, "gather")
@@ -233,10 +241,12 @@ def gather_bwd(Tensor g not None, Tensor index not None, int axis, tuple shape):
     pin(places.storage)
     pin(dx.storage)
     with nogil:
-        kernels.gather_bwd(mode, &q, pg, pi, <float *>dx.storage.data, dx.count)
+        bad = kernels.gather_bwd(mode, &q, pg, pi, <float *>dx.storage.data, dx.count)
     unpin(dx.storage)
     unpin(places.storage)
     unpin(g.storage)
+    if bad >= 0:
+        raise_outside(places, bad, q.size, "gather", "index")
     return dx
 
 
@@ -268,7 +278,7 @@ def index_select(Tensor x not None, int axis, Tensor index not None):
     pin(places.storage)
     pin(y.storage)
     with nogil:
-        take_kernel(outer, size, inner, itemsize(x.code), px, pi, places.count if x.rank else 1, y.storage.data)
+        kernels.select(outer, size, inner, itemsize(x.code), px, pi, places.count, y.storage.data)
     unpin(y.storage)
     unpin(places.storage)
     unpin(source.storage)
@@ -289,11 +299,7 @@ def index_select_bwd(Tensor g not None, Tensor index not None, int axis, tuple s
     pin(places.storage)
     pin(dx.storage)
     with nogil:
-        if outer == 1:
-            kernels.rows_bwd(mode, pg, pi, places.count, -1, <float *>dx.storage.data, size, inner)
-        else:
-            memset(dx.storage.data, 0, dx.count * sizeof(float))
-            add_kernel(mode, outer, size, inner, pg, pi, places.count, <float *>dx.storage.data)
+        kernels.select_bwd(mode, outer, size, inner, pg, pi, places.count, <float *>dx.storage.data)
     unpin(dx.storage)
     unpin(places.storage)
     unpin(g.storage)
@@ -354,6 +360,34 @@ def pad(Tensor x not None, tuple low, tuple shape, value):
                 fill(rank, border.dims, itemsize(x.code), data_of(border, "pad"), border.steps, pv)
         first[i], extent[i] = to_y[i], size[i]
     copy_into(window(y, rank, to_y, size), window(x, rank, from_x, size), "pad")
+    return y
+
+
+def pad_around(Tensor x not None, tuple low, tuple shape, tuple repeats):
+    """x in a tensor of `shape`, uncropped, and around it what stands elsewhere: repeats has, per dimension, None or the index in x of each element of
+    the padded dimension (checked by the caller)."""
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef Py_ssize_t[MAX_NDIM] to_y
+    cdef Py_ssize_t[MAX_NDIM] size
+    cdef Py_ssize_t[MAX_NDIM] source
+    cdef int rank = read_shape(shape, dims, "pad"), d
+    cdef Tensor y = new_tensor(x.code, rank, dims, True)
+    cdef const int64_t[::1] places
+    cdef Py_ssize_t k, before
+    for d in range(rank):
+        to_y[d] = source[d] = low[d]
+        size[d] = x.dims[d]
+    copy_into(window(y, rank, to_y, size), x, "pad")
+    for d in range(rank):  # the slices of one dimension, whole in the dimensions before it
+        if repeats[d] is not None:
+            places, before = repeats[d], to_y[d]
+            size[d] = 1
+            for k in range(dims[d]):
+                if not before <= k < before + x.dims[d]:
+                    to_y[d], source[d] = k, before + places[k]
+                    copy_into(window(y, rank, to_y, size), window(y, rank, source, size), "pad")
+        to_y[d] = source[d] = 0
+        size[d] = dims[d]
     return y
 
 

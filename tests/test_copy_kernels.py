@@ -122,25 +122,3 @@ def test_cast_of_the_edge_case():
     for dtype, expected in ((np.int32, [0, 2**31 - 1, -(2**31), 2**31 - 1, -1]), (np.int64, [0, 2**63 - 1, -(2**63), 3_000_000_000, -1])):
         kernels._array_cast(x, out := np.zeros(5, dtype))
         assert out.tolist() == expected
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_rows_by_index(threads):
-    table.set_num_threads(threads)
-    table.set_smallest_piece(1)
-    rng = np.random.default_rng(0)
-    for outer, axis, inner, n in ((1, 9, 5, 20), (3, 4, 1, 7), (2, 6, 33, 11), (1, 1, 100, 3), (2, 3, 4, 0), (0, 3, 4, 2)):
-        index = rng.integers(0, axis, n)
-        for dtype in TYPES:
-            x = numbers((outer, axis, inner), dtype)
-            y = np.full((outer, n, inner), 9, dtype)
-            kernels._array_take(x, index, y)
-            assert np.array_equal(y, x[:, index])
-        for mode in (0, 1):
-            g = rng.standard_normal((outer, n, inner)).astype(np.float32)
-            dx = rng.standard_normal((outer, axis, inner)).astype(np.float32)
-            expected = dx.copy()
-            for k in range(n):
-                expected[:, index[k]] += g[:, k]
-            kernels._array_add_rows(mode, g, index, dx)
-            assert np.array_equal(dx, expected)

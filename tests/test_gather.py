@@ -45,7 +45,7 @@ def leaf(data):
 # -- embedding --------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cols", [1, 3, 16, 37, 70])
+@pytest.mark.parametrize("cols", [1, 3, 37, 70, 200])
 @pytest.mark.parametrize("padding", [None, 2, -1])
 def test_embedding_adds_rows_in_id_order(path, cols, padding):
     ids = np.array([[2, 0, 4, 2], [4, 4, 2, 1]])
@@ -158,6 +158,34 @@ def test_index_select_adds_in_index_order(path, axis):
     for k, i in enumerate(index):
         expected[(slice(None),) * axis + (i,)] += g[(slice(None),) * axis + (k,)]
     assert np.array_equal(bits(t.grad.numpy()), bits(expected))
+
+
+@pytest.mark.parametrize("outer,size,inner,n", [(1, 9, 5, 20), (3, 4, 1, 7), (2, 6, 33, 11), (1, 1, 100, 3), (2, 3, 4, 0), (0, 3, 4, 2), (1, 5, 1, 600)])
+@pytest.mark.parametrize("dtype", [F32, np.int32, np.int64, np.uint8, np.bool_])
+def test_slices_by_index(path, outer, size, inner, n, dtype):
+    rng = np.random.default_rng(0)
+    index = rng.integers(0, size, n)
+    x = (rng.standard_normal((outer, size, inner)) * 99).astype(dtype)
+    for y in (om.index_select(om.tensor(x), 1, om.tensor(index)), om.tensor(x)[:, om.tensor(index)]):
+        assert y.numpy().dtype == dtype and np.array_equal(y.numpy(), x[:, index])
+
+
+@pytest.mark.parametrize("place", [0, 1, 511, 512, 700, 1029])
+def test_the_first_wrong_index_is_found_anywhere(place):
+    index = np.zeros(1030, np.int64)
+    index[place], index[-1] = -7, 9
+    with pytest.raises(IndexError, match=f"index {index[place]} at position {place} "):
+        om.index_select(om.ones(5), 0, om.tensor(index))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_gather_in_many_pieces_finds_the_first_wrong_index(axis):
+    table.set_smallest_piece(1)
+    om.set_num_threads(3)
+    array = np.zeros((50, 40), np.int64)
+    array[7, 30] = array[7, 31] = array[40, 2] = 50
+    with pytest.raises(IndexError, match=r"index 50 at position \(7, 30\) is out of range: expected 0 to 49"):
+        om.gather(om.ones(50, 50), axis, om.tensor(array))
 
 
 def test_H11_strides_of_size_one_mean_nothing(path):

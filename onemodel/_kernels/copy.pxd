@@ -1,6 +1,4 @@
-# Strided copies, casts and row gathers, and the simplification of dimensions that other kernels share.
-from libc.stdint cimport int64_t
-
+# Strided copies and casts, and the simplification of dimensions that other kernels share.
 # Dimensions with two sets of element strides. Size 1 never appears; neighbours that walk both sets as one are joined.
 cdef struct Dims:
     int n
@@ -28,12 +26,6 @@ cdef int strided_copy(int ndim, const Py_ssize_t *shape, int itemsize, const voi
 cdef int fill(int ndim, const Py_ssize_t *shape, int itemsize, void *dst, const Py_ssize_t *dst_strides, const void *value) noexcept nogil
 # dst contiguous; the kinds may be the same.
 cdef int cast(int ndim, const Py_ssize_t *shape, int src_kind, const void *src, const Py_ssize_t *src_strides, int dst_kind, void *dst) noexcept nogil
-# y[o, k, i] = x[o, index[k], i], x of shape (outer, axis, inner), all contiguous; every index in [0, axis).
-cdef int take_rows(Py_ssize_t outer, Py_ssize_t axis, Py_ssize_t inner, int itemsize, const void *x, const int64_t *index, Py_ssize_t n,
-                   void *y) noexcept nogil
-# dx[o, index[k], i] += g[o, k, i], k increasing, one IEEE addition each.
-cdef int add_rows(int mode, Py_ssize_t outer, Py_ssize_t axis, Py_ssize_t inner, const float *g, const int64_t *index, Py_ssize_t n,
-                  float *dx) noexcept nogil
 
 # A NumPy array's layout for the test entries: checks the type, fills shape and element strides, returns ndim and the address in data.
 cdef int array_layout(object array, str dtype, Py_ssize_t *shape, Py_ssize_t *strides, void **data) except -1

@@ -1,13 +1,10 @@
-"""Owns copies between strides, casts, fills and row gathers: the walk over dimensions and the cut into pieces; the loops are in copy.h."""
-from libc.string cimport memcpy
-
+"""Owns copies between strides, casts and fills: the walk over dimensions and the cut into pieces; the loops are in copy.h."""
 from onemodel._kernels.pieces cimport begin, cut, run
-from onemodel._kernels.table cimport EXACT, om_cast_fn, om_copy_fn, om_fn, om_map2_fn, row_index, table_of
+from onemodel._kernels.table cimport EXACT, om_cast_fn, om_copy_fn, om_fn, row_index, table_of
 
 cdef Py_ssize_t COPY_1 = row_index("copy", "copy_1")
 cdef Py_ssize_t COPY_4 = row_index("copy", "copy_4")
 cdef Py_ssize_t COPY_8 = row_index("copy", "copy_8")
-cdef Py_ssize_t ADD = row_index("map2", "add")
 
 cdef int ITEMSIZE[5]
 ITEMSIZE[:] = [4, 4, 8, 1, 1]
@@ -187,69 +184,6 @@ cdef int cast(int ndim, const Py_ssize_t *shape, int src_kind, const void *src, 
     return start(&job, total)
 
 
-cdef struct Rows:
-    Py_ssize_t outer, axis, inner, n, pieces
-    int itemsize
-    const char *x
-    char *y
-    const int64_t *index
-    om_map2_fn *add
-
-
-cdef void take_piece(void *context, Py_ssize_t p) noexcept nogil:
-    cdef Rows *job = <Rows *> context
-    cdef Py_ssize_t at = begin(job.outer * job.n, job.pieces, p), end = begin(job.outer * job.n, job.pieces, p + 1), row
-    cdef size_t size = job.inner * job.itemsize
-    while at < end:
-        row = at // job.n * job.axis + job.index[at % job.n]
-        if size == 4:
-            (<int *> job.y)[at] = (<const int *> job.x)[row]
-        else:
-            memcpy(job.y + at * size, job.x + row * size, size)
-        at += 1
-
-
-cdef int take_rows(Py_ssize_t outer, Py_ssize_t axis, Py_ssize_t inner, int itemsize, const void *x, const int64_t *index, Py_ssize_t n,
-                   void *y) noexcept nogil:
-    cdef Rows job
-    if outer * n * inner == 0:
-        return 0
-    job.outer, job.axis, job.inner, job.n, job.itemsize = outer, axis, inner, n, itemsize
-    job.x, job.y, job.index, job.add = <const char *> x, <char *> y, index, NULL
-    job.pieces = cut(outer * n * inner, outer * n)
-    run(take_piece, &job, job.pieces)
-    return 0
-
-
-# Pieces own disjoint parts of dx: whole outer slices, or ranges of the inner dimension when there is one slice.
-cdef void add_piece(void *context, Py_ssize_t p) noexcept nogil:
-    cdef Rows *job = <Rows *> context
-    cdef Py_ssize_t o, k, at, first = 0, last = job.outer, lo = 0, hi = job.inner
-    cdef float *row
-    cdef const float *g
-    if job.outer > 1:
-        first, last = begin(job.outer, job.pieces, p), begin(job.outer, job.pieces, p + 1)
-    else:
-        lo, hi = begin(job.inner, job.pieces, p), begin(job.inner, job.pieces, p + 1)
-    for o in range(first, last):
-        for k in range(job.n):
-            row = <float *> job.y + (o * job.axis + job.index[k]) * job.inner + lo
-            g = <const float *> job.x + (o * job.n + k) * job.inner + lo
-            job.add(row, g, row, hi - lo)
-
-
-cdef int add_rows(int mode, Py_ssize_t outer, Py_ssize_t axis, Py_ssize_t inner, const float *g, const int64_t *index, Py_ssize_t n,
-                  float *dx) noexcept nogil:
-    cdef Rows job
-    if outer * n * inner == 0:
-        return 0
-    job.outer, job.axis, job.inner, job.n, job.itemsize = outer, axis, inner, n, 4
-    job.x, job.y, job.index, job.add = <const char *> g, <char *> dx, index, <om_map2_fn *> table_of(mode).row[ADD]
-    job.pieces = cut(outer * n * inner, outer if outer > 1 else inner)
-    run(add_piece, &job, job.pieces)
-    return 0
-
-
 cdef int array_layout(object array, str dtype, Py_ssize_t *shape, Py_ssize_t *strides, void **data) except -1:
     cdef int i
     if array.dtype.str.lstrip("<|") != dtype:
@@ -304,34 +238,3 @@ def _array_cast(src, dst):
     ndim = array_layout(src, KINDS[src_kind], shape, a, &s)
     with nogil:
         cast(ndim, shape, src_kind, s, a, dst_kind, d)
-
-
-def _array_take(x, index, y):
-    """y[o, k, i] = x[o, index[k], i] for contiguous 3-d arrays."""
-    cdef Py_ssize_t shape[64]
-    cdef Py_ssize_t n[64]
-    cdef Py_ssize_t strides[64]
-    cdef void *px
-    cdef void *pi
-    cdef void *py
-    cdef int itemsize = x.itemsize
-    array_layout(y, y.dtype.str.lstrip("<|"), shape, strides, &py)
-    array_layout(index, "i8", n, strides, &pi)
-    array_layout(x, y.dtype.str.lstrip("<|"), shape, strides, &px)
-    with nogil:
-        take_rows(shape[0], shape[1], shape[2], itemsize, px, <const int64_t *> pi, n[0], py)
-
-
-def _array_add_rows(int mode, g, index, dx):
-    """dx[o, index[k], i] += g[o, k, i] for contiguous 3-d arrays."""
-    cdef Py_ssize_t shape[64]
-    cdef Py_ssize_t n[64]
-    cdef Py_ssize_t strides[64]
-    cdef void *pg
-    cdef void *pi
-    cdef void *pd
-    array_layout(g, "f4", shape, strides, &pg)
-    array_layout(index, "i8", n, strides, &pi)
-    array_layout(dx, "f4", shape, strides, &pd)
-    with nogil:
-        add_rows(mode, shape[0], shape[1], shape[2], <const float *> pg, <const int64_t *> pi, n[0], <float *> pd)

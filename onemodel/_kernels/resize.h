@@ -20,6 +20,7 @@
     ROW(resize_keep, resize_keep, "x, NaN canonical in exact mode") \
     ROW(resize_row_bwd, resize_row_bwd, "what each column gets from one row of g, by slots") \
     ROW(resize_add_bwd, resize_add_bwd, "a += wa c, b += wb c, slot after slot") \
+    ROW(outside, outside, "the first index that is not in [0, size), or -1") \
     ROW(gather, gather_1, "y[i] = x[i a + index[i] b], 1 byte each") \
     ROW(gather, gather_4, "the same, 4 bytes each") \
     ROW(gather, gather_8, "the same, 8 bytes each") \
@@ -49,6 +50,7 @@ typedef void om_resize_mix_fn(const float *a, const float *b, float wa, float wb
 typedef void om_resize_row_bwd_fn(const om_taps *t, const float *g, float *room, float *c);
 /* b may be NULL */
 typedef void om_resize_add_bwd_fn(const float *c, ptrdiff_t slots, ptrdiff_t n, float wa, float *a, float wb, float *b);
+typedef ptrdiff_t om_outside_fn(const int64_t *index, ptrdiff_t n, int64_t size);
 typedef void om_gather_fn(const void *x, ptrdiff_t a, ptrdiff_t b, const int64_t *index, void *y, ptrdiff_t n);
 typedef void om_gather_bwd_fn(const float *g, ptrdiff_t a, ptrdiff_t b, const int64_t *index, float *dx, ptrdiff_t n);
 /* Columns of rows that are `stride` apart in dx and in g; `skip` is an id that takes no part, -1 for none. */
@@ -209,11 +211,30 @@ static void k_resize_add_bwd(const float *c, ptrdiff_t slots, ptrdiff_t n, float
     else resize_add(c, slots, n, wa, a, wb, NULL);
 }
 
+/* Blocks first, by the sign of index | size - 1 - index, which lanes do; neither overflows where the sign is not set already. */
+static ptrdiff_t k_outside(const int64_t *index, ptrdiff_t n, int64_t size) {
+    enum { BLOCK_OF_INDICES = 512 };
+    for (ptrdiff_t i = 0; i < n; i += BLOCK_OF_INDICES) {
+        const ptrdiff_t end = n - i < BLOCK_OF_INDICES ? n : i + BLOCK_OF_INDICES;
+        uint64_t wrong = 0;
+        for (ptrdiff_t j = i; j < end; j++) wrong |= (uint64_t)index[j] | ((uint64_t)(size - 1) - (uint64_t)index[j]);
+        if (wrong >> 63)
+            for (ptrdiff_t j = i; j < end; j++)
+                if (index[j] < 0 || index[j] >= size) return j;
+    }
+    return -1;
+}
+
+/* The index is read as volatile, so that compilers leave the gathers of AVX2 alone: on most processors they are slower than as many loads. */
 #define OM_GATHER(size, type) \
     static void k_gather_##size(const void *from, ptrdiff_t a, ptrdiff_t b, const int64_t *index, void *to, ptrdiff_t n) { \
         const type *x = from; \
         type *y = to; \
-        for (ptrdiff_t i = 0; i < n; i++) y[i] = x[i * a + index[i] * b]; \
+        const volatile int64_t *at = index; \
+        if (a == 0 && b == 1) \
+            for (ptrdiff_t i = 0; i < n; i++) y[i] = x[at[i]]; \
+        else \
+            for (ptrdiff_t i = 0; i < n; i++) y[i] = x[i * a + at[i] * b]; \
     }
 OM_GATHER(1, uint8_t)
 OM_GATHER(4, int32_t)
@@ -221,10 +242,13 @@ OM_GATHER(8, int64_t)
 #undef OM_GATHER
 
 static void k_gather_bwd(const float *g, ptrdiff_t a, ptrdiff_t b, const int64_t *index, float *dx, ptrdiff_t n) {
-    for (ptrdiff_t i = 0; i < n; i++) {
-        float *at = dx + i * a + index[i] * b;
-        *at = one_nan(*at + g[i]);
-    }
+    if (a == 0 && b == 1)
+        for (ptrdiff_t i = 0; i < n; i++) dx[index[i]] = one_nan(dx[index[i]] + g[i]);
+    else
+        for (ptrdiff_t i = 0; i < n; i++) {
+            float *at = dx + i * a + index[i] * b;
+            *at = one_nan(*at + g[i]);
+        }
 }
 
 /* Rows lie anywhere in a large table: the lines of a row some steps ahead are asked for now. */

@@ -29,6 +29,7 @@ cdef extern from "kernels.h" nogil:
     ctypedef void om_resize_mix_fn(const float *a, const float *b, float wa, float wb, float *y, Py_ssize_t n) noexcept nogil
     ctypedef void om_resize_row_bwd_fn(const om_taps *t, const float *g, float *room, float *c) noexcept nogil
     ctypedef void om_resize_add_bwd_fn(const float *c, Py_ssize_t slots, Py_ssize_t n, float wa, float *a, float wb, float *b) noexcept nogil
+    ctypedef Py_ssize_t om_outside_fn(const int64_t *index, Py_ssize_t n, int64_t size) noexcept nogil
     ctypedef void om_gather_fn(const void *x, Py_ssize_t a, Py_ssize_t b, const int64_t *index, void *y, Py_ssize_t n) noexcept nogil
     ctypedef void om_gather_bwd_fn(const float *g, Py_ssize_t a, Py_ssize_t b, const int64_t *index, float *dx, Py_ssize_t n) noexcept nogil
     ctypedef void om_rows_bwd_fn(const float *g, const int64_t *id, Py_ssize_t n, int64_t skip, float *dx, Py_ssize_t stride, Py_ssize_t cols) noexcept nogil
@@ -42,6 +43,7 @@ cdef Py_ssize_t MIX = row_index("resize_mix", "resize_mix")
 cdef Py_ssize_t KEEP = row_index("resize_keep", "resize_keep")
 cdef Py_ssize_t ROW_BWD = row_index("resize_row_bwd", "resize_row_bwd")
 cdef Py_ssize_t ADD_BWD = row_index("resize_add_bwd", "resize_add_bwd")
+cdef Py_ssize_t OUTSIDE = row_index("outside", "outside")
 cdef Py_ssize_t GATHER_1 = row_index("gather", "gather_1")
 cdef Py_ssize_t GATHER_4 = row_index("gather", "gather_4")
 cdef Py_ssize_t GATHER_8 = row_index("gather", "gather_8")
@@ -50,7 +52,8 @@ cdef Py_ssize_t ROWS_BWD = row_index("rows_bwd", "rows_bwd")
 cdef Py_ssize_t CUMSUM = row_index("cumsum", "cumsum")
 
 cdef enum:
-    FEWEST_COLUMNS = 16     # of rows that pieces share by columns: a line of memory
+    FEWEST_COLUMNS = 64     # of rows that pieces share by columns, and the most pieces: each walks over all ids, and short runs are slow
+    MOST_SHARES = 8
 
 
 # ---- resizing ----
@@ -231,6 +234,7 @@ cdef struct Index:
     const float *g
     const int64_t *index
     Py_ssize_t pieces
+    Py_ssize_t[64] wrong        # per piece the place of an index out of range, or -1
 
 
 cdef inline Py_ssize_t offset(const Gather *q, Py_ssize_t i) noexcept nogil:
@@ -243,39 +247,52 @@ cdef inline Py_ssize_t offset(const Gather *q, Py_ssize_t i) noexcept nogil:
 
 
 cdef void gather_piece(void *context, Py_ssize_t p) noexcept nogil:
-    """Pieces are ranges of (outer, inner); an outer index with one inner column is one line along the axis."""
+    """Pieces are ranges of (outer, inner); an outer index with one inner column is one line along the axis. Each line of the index is checked just
+    before it is used, while it is near; a piece ends at a wrong one."""
     cdef Index *job = <Index *> context
     cdef const Gather *q = job.q
     cdef om_gather_fn *move = <om_gather_fn *> job.table.row[GATHER_1 if job.itemsize == 1 else GATHER_4 if job.itemsize == 4 else GATHER_8]
     cdef om_gather_bwd_fn *add = <om_gather_bwd_fn *> job.table.row[GATHER_BWD]
+    cdef om_outside_fn *outside = <om_outside_fn *> job.table.row[OUTSIDE]
     cdef Py_ssize_t at = begin(q.outer * q.inner, job.pieces, p), end = begin(q.outer * q.inner, job.pieces, p + 1), i, j, k, width, start, to
+    cdef Py_ssize_t count, bad, step = 0 if q.inner == 1 else q.inner_step
+    job.wrong[p] = -1
     while at < end:
         i, j = at // q.inner, at % q.inner
         width = min(q.inner - j, end - at)
         start = offset(q, i) + j * q.inner_step
-        if q.inner == 1:
-            to = i * q.n
+        for k in range(1 if q.inner == 1 else q.n):
+            to = i * q.n if q.inner == 1 else (i * q.n + k) * q.inner + j
+            count = q.n if q.inner == 1 else width
+            bad = outside(job.index + to, count, q.size)
+            if bad >= 0:
+                job.wrong[p] = to + bad
+                return
             if job.g != NULL:
-                add(job.g + to, 0, q.step, job.index + to, <float *> job.y + start, q.n)
+                add(job.g + to, step, q.step, job.index + to, <float *> job.y + start, count)
             else:
-                move(job.x + start * job.itemsize, 0, q.step, job.index + to, job.y + to * job.itemsize, q.n)
-        else:
-            for k in range(q.n):
-                to = (i * q.n + k) * q.inner + j
-                if job.g != NULL:
-                    add(job.g + to, q.inner_step, q.step, job.index + to, <float *> job.y + start, width)
-                else:
-                    move(job.x + start * job.itemsize, q.inner_step, q.step, job.index + to, job.y + to * job.itemsize, width)
+                move(job.x + start * job.itemsize, step, q.step, job.index + to, job.y + to * job.itemsize, count)
         at += width
 
 
-cdef void gather(const Gather *q, int itemsize, const void *x, const int64_t *index, void *y) noexcept nogil:
+cdef Py_ssize_t start_gather(Index *job) noexcept nogil:
+    """The least place of a wrong index, or -1."""
+    cdef const Gather *q = job.q
+    cdef Py_ssize_t p, found = -1
+    if q.outer * q.n * q.inner == 0:
+        return -1
+    job.pieces = cut(q.outer * q.n * q.inner, q.outer * q.inner)
+    run(gather_piece, job, job.pieces)
+    for p in range(job.pieces):
+        if job.wrong[p] >= 0 and (found < 0 or job.wrong[p] < found):
+            found = job.wrong[p]
+    return found
+
+
+cdef Py_ssize_t gather(const Gather *q, int itemsize, const void *x, const int64_t *index, void *y) noexcept nogil:
     cdef Index job
     job.table, job.q, job.itemsize, job.x, job.y, job.g, job.index = table_of(EXACT), q, itemsize, <const char *> x, <char *> y, NULL, index
-    if q.outer * q.n * q.inner == 0:
-        return
-    job.pieces = cut(q.outer * q.n * q.inner, q.outer * q.inner)
-    run(gather_piece, &job, job.pieces)
+    return start_gather(&job)
 
 
 cdef struct Zeros:
@@ -296,14 +313,11 @@ cdef void zeros(float *at, Py_ssize_t count) noexcept nogil:
         run(zero_piece, &job, job.pieces)
 
 
-cdef void gather_bwd(int mode, const Gather *q, const float *g, const int64_t *index, float *dx, Py_ssize_t total) noexcept nogil:
+cdef Py_ssize_t gather_bwd(int mode, const Gather *q, const float *g, const int64_t *index, float *dx, Py_ssize_t total) noexcept nogil:
     cdef Index job
     zeros(dx, total)
     job.table, job.q, job.itemsize, job.x, job.y, job.g, job.index = table_of(mode), q, 4, NULL, <char *> dx, g, index
-    if q.outer * q.n * q.inner == 0:
-        return
-    job.pieces = cut(q.outer * q.n * q.inner, q.outer * q.inner)
-    run(gather_piece, &job, job.pieces)
+    return start_gather(&job)
 
 
 cdef struct Rows:
@@ -353,16 +367,76 @@ cdef void rows_bwd(int mode, const float *g, const int64_t *ids, Py_ssize_t n, i
     job.table, job.x, job.y, job.ids, job.skip, job.n, job.cols = table_of(mode), <const char *> g, <char *> dx, ids, skip, n, cols
     if n * cols == 0:
         return
-    job.pieces = cut(n * cols, max(1, cols // FEWEST_COLUMNS))
+    job.pieces = cut(n * cols, min(MOST_SHARES, max(1, cols // FEWEST_COLUMNS)))
     run(rows_bwd_piece, &job, job.pieces)
 
 
 cdef Py_ssize_t first_outside(const int64_t *index, Py_ssize_t count, Py_ssize_t size) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(count):
-        if <unsigned long long> index[i] >= <unsigned long long> size:
-            return i
-    return -1
+    return (<om_outside_fn *> table_of(EXACT).row[OUTSIDE])(index, count, size)
+
+
+cdef struct Slices:
+    const om_table *table
+    const char *x
+    char *y
+    const int64_t *index
+    Py_ssize_t outer, axis, inner, n, pieces
+    int itemsize
+
+
+cdef void select_piece(void *context, Py_ssize_t p) noexcept nogil:
+    """Ranges of (outer, n); elements by the gather's loop, longer slices by copies."""
+    cdef Slices *job = <Slices *> context
+    cdef om_gather_fn *move = <om_gather_fn *> job.table.row[GATHER_1 if job.itemsize == 1 else GATHER_4 if job.itemsize == 4 else GATHER_8]
+    cdef Py_ssize_t at = begin(job.outer * job.n, job.pieces, p), end = begin(job.outer * job.n, job.pieces, p + 1), size = job.inner * job.itemsize
+    cdef Py_ssize_t o, k, width, i
+    while at < end:
+        o, k = at // job.n, at % job.n
+        width = min(job.n - k, end - at)
+        if job.inner == 1:
+            move(job.x + o * job.axis * size, 0, 1, job.index + k, job.y + at * size, width)
+        else:
+            for i in range(width):
+                memcpy(job.y + (at + i) * size, job.x + (o * job.axis + job.index[k + i]) * size, size)
+        at += width
+
+
+cdef void select(Py_ssize_t outer, Py_ssize_t axis, Py_ssize_t inner, int itemsize, const void *x, const int64_t *index, Py_ssize_t n,
+                 void *y) noexcept nogil:
+    cdef Slices job
+    if outer * n * inner == 0:
+        return
+    job.table, job.x, job.y, job.index, job.itemsize = table_of(EXACT), <const char *> x, <char *> y, index, itemsize
+    job.outer, job.axis, job.inner, job.n, job.pieces = outer, axis, inner, n, cut(outer * n * inner, outer * n)
+    run(select_piece, &job, job.pieces)
+
+
+cdef void select_bwd_piece(void *context, Py_ssize_t p) noexcept nogil:
+    """Ranges of the outer dimensions, each set to zeros just before it is added to."""
+    cdef Slices *job = <Slices *> context
+    cdef Py_ssize_t o, size = job.axis * job.inner
+    cdef const float *g
+    cdef float *dx
+    for o in range(begin(job.outer, job.pieces, p), begin(job.outer, job.pieces, p + 1)):
+        g, dx = <const float *> job.x + o * job.n * job.inner, <float *> job.y + o * size
+        memset(dx, 0, size * sizeof(float))
+        if job.inner == 1:
+            (<om_gather_bwd_fn *> job.table.row[GATHER_BWD])(g, 0, 1, job.index, dx, job.n)
+        else:
+            (<om_rows_bwd_fn *> job.table.row[ROWS_BWD])(g, job.index, job.n, -1, dx, job.inner, job.inner)
+
+
+cdef void select_bwd(int mode, Py_ssize_t outer, Py_ssize_t axis, Py_ssize_t inner, const float *g, const int64_t *index, Py_ssize_t n,
+                     float *dx) noexcept nogil:
+    cdef Slices job
+    if outer == 1 and inner > 1:
+        rows_bwd(mode, g, index, n, -1, dx, axis, inner)
+        return
+    if outer * axis * inner == 0:
+        return
+    job.table, job.x, job.y, job.index, job.itemsize = table_of(mode), <const char *> g, <char *> dx, index, 4
+    job.outer, job.axis, job.inner, job.n, job.pieces = outer, axis, inner, n, cut(outer * max(n, axis) * inner, outer)
+    run(select_bwd_piece, &job, job.pieces)
 
 
 # ---- running sums ----

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from onemodel import views
-from onemodel.arrays import array_view
-from onemodel.calls import add_rows, take_rows
+from onemodel.arrays import array_view, from_numpy
 from onemodel.errors import ShapeError
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
+from onemodel.resizing import index_select, index_select_bwd
 from onemodel.tensor import Tensor
 
 _MANY = "a key takes one integer tensor or list, or one mask; apply them one after the other"
@@ -93,13 +93,14 @@ class _TakeRows(Op):
 
     @staticmethod
     def forward(ctx, x, index, axis):
-        index.flags.writeable = False  # it was checked, and backward's kernel believes it
-        ctx.shape, ctx.axis, ctx.index = x.shape, axis, index
-        return take_rows(x, index, axis)
+        places = from_numpy(index)
+        ctx.save_for_backward(places)
+        ctx.arguments = (axis, x.shape)
+        return index_select(x, axis, places)
 
     @staticmethod
     def backward(ctx, g):
-        return add_rows(g, ctx.index, ctx.axis, ctx.shape)
+        return index_select_bwd(g, *ctx.saved_tensors, *ctx.arguments)
 
 
 _TakeRows._rule.builtin = True

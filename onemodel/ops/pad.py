@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from onemodel import calls, resizing
-from onemodel.arrays import require
+from onemodel import resizing
+from onemodel.arrays import from_numpy, require
 from onemodel.errors import ShapeError
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 
@@ -67,13 +67,16 @@ class Pad(Op):
         if mode == "constant":
             ctx.steps, ctx.arguments = None, (low, x.shape)
             return resizing.pad(x, low, shape, value)
-        ctx.steps = []
-        for dim, (before, behind) in enumerate(borders):
-            if before or behind:
-                places = _places(mode, x.shape[dim], before, behind)
-                places.flags.writeable = False  # backward's kernel believes it
-                ctx.steps.append((places, dim, x.shape))
-                x = calls.take_rows(x, places, dim)
+        repeats = [_places(mode, n, *both) if any(both) else None for n, both in zip(x.shape, borders, strict=True)]
+        ctx.steps, dims = [], list(x.shape)
+        for dim, places in enumerate(repeats):
+            if places is not None:
+                ctx.steps.append((from_numpy(places), dim, tuple(dims)))
+                dims[dim] = len(places)
+        if all(min(both) >= 0 for both in borders):
+            return resizing.pad_around(x, low, shape, tuple(repeats))
+        for places, dim, _ in ctx.steps:
+            x = resizing.index_select(x, dim, places)
         return x
 
     @staticmethod
@@ -81,7 +84,7 @@ class Pad(Op):
         if ctx.steps is None:
             return resizing.pad_bwd(g, *ctx.arguments)
         for places, dim, shape in reversed(ctx.steps):
-            g = calls.add_rows(g, places, dim, shape)
+            g = resizing.index_select_bwd(g, places, dim, shape)
         return g
 
     @staticmethod
