@@ -68,11 +68,11 @@ class _Convolution(Module):
         if not isinstance(bias, bool):
             raise TypeError(f"{layer}: bias must be True or False, got {type(bias).__name__}")
         self.padding_mode = padding_mode
-        outer, inner = (in_channels, out_channels) if self._transposed else (out_channels, in_channels)
+        outer, inner = (self.in_channels, self.out_channels) if self._transposed else (self.out_channels, self.in_channels)
         # Kaiming's uniform rule with a = √5 (He et al. 2015), torch's default; fan_in is counted from the weight's second dimension, in both kinds.
         bound = 1 / math.sqrt(inner // self.groups * math.prod(self.kernel_size))
         self.weight = _uniform((outer, inner // self.groups, *self.kernel_size), bound)
-        self.bias = _uniform((out_channels,), bound) if bias else None
+        self.bias = _uniform((self.out_channels,), bound) if bias else None
 
     def extra_repr(self) -> str:
         parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"]
