@@ -23,7 +23,7 @@ NAMES = [name for name, op in OPS.items() if op.__module__.rpartition(".")[2] in
 HUGE = st.sampled_from([2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64, 2**70, 10**30, -1, -2, -(2**31), -(2**62), -(2**63), -(2**70)])
 SMALL = st.integers(-3, 9)
 TYPES = st.sampled_from([True, False, None, 1.5, float("nan"), float("inf"), -1.0, "1", "", "same", b"1", 1j, np.float32(2), np.float64("nan"), np.bool_(True), np.ones(2),
-                         np.array(1), {}, object(), Ellipsis, slice(None), int, [[1], [2]], "x" * 1000])
+                         np.array(1), {}, object(), Ellipsis, slice(None), int, [[1], [2]]])
 ONE = st.one_of(HUGE, SMALL, TYPES, SMALL.map(np.int64), st.builds(lambda: om.ones(2)))
 VALUES = st.one_of(ONE, st.lists(ONE, max_size=5), st.lists(st.one_of(HUGE, SMALL), max_size=4).map(tuple), st.lists(ONE, max_size=5).map(tuple))
 CONTRACT = (TypeError, ValueError, IndexError, MemoryError)
