@@ -216,6 +216,15 @@ def test_wrong_state_is_refused_before_anything_moves():
         assert (a.tolist(), optimizer.state[a]["step"]) == before, name
 
 
+def test_numbers_of_numpy_become_pythons_and_can_be_saved(tmp_path):
+    p = om.ones(2).requires_grad_()
+    optimizer = AdamW([p], lr=np.float32(0.5), betas=[np.float64(0.5), np.float32(0.25)], eps=np.int64(1))
+    group = optimizer.param_groups[0]
+    assert group["betas"] == (0.5, 0.25) and [type(group[name]) for name in ("lr", "eps")] == [float, int]
+    schedule = om.optim.lr_scheduler.OneCycleLR(optimizer, np.float32(0.5), np.int64(7), pct_start=np.float64(0.5), base_momentum=np.float32(0.5))
+    om.save({"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}, tmp_path / "state")
+
+
 # -- clipping --
 
 

@@ -470,11 +470,14 @@ static inline vf float_gelu_erf(vf x) {
     return vf_sub(base, vf_scale(vf_add(a, vf_fma(sum, high, vf_fma(sum, low, v))), k));
 #endif
 }
-/* Its slope: with d = Phi(-t) - t phi(t) = e^(-t^2/2) (M(t) - t / sqrt(2 pi)), d where x is negative, else 1 - d. */
-static inline vf fast_gelu_erf_bwd(vf x, vf g) {
+/* Its slope, in floats in exact mode too, for the same reason: with d = Phi(-t) - t phi(t) = e^(-t^2/2) (M(t) - t / sqrt(2 pi)), d where x is
+ * negative, else 1 - d. */
+static inline vf float_gelu_erf_bwd(vf x, vf g) {
     vf t = vf_min(vf_set(14.75f), vf_abs(x)); /* here d has rounded to -0 */
     vf high, low, k = half_square_reduced(t, &high, &low), r = vf_add(high, low), lead, m = float_mills(t, &lead, 1);
-    low = vf_fma(vf_mul(r, r), vf_poly(r, EXP_FLOAT, 5), low); /* e^r - 1 = high + low */
+    vf p = vf_set(EXP_FLOAT[5]);
+    for (int i = 4; i >= 0; i--) p = vf_fma(p, r, vf_set(EXP_FLOAT[i]));
+    low = vf_fma(vf_mul(r, r), p, low); /* e^r - 1 = high + low */
     vf w = vf_fma(t, vf_set(-0.398942292f), lead);
     m = vf_fma(t, vf_set(1.13354e-08f), m); /* 1 / sqrt(2 pi) = 0.398942292 - 1.13354e-8 */
     vf sum = vf_add(w, m), d = vf_scale(vf_add(w, vf_fma(sum, high, vf_fma(sum, low, m))), k);
@@ -486,7 +489,7 @@ static inline vf lane_exp(vf x) { return OM_EXACT ? exact_exp(x) : fast_exp(x); 
 static inline vf lane_log(vf x) { return OM_EXACT ? exact_log(x) : fast_log(x); }
 static inline vf lane_sigmoid(vf x) { return OM_EXACT || !HAS_FMA ? exact_sigmoid(x) : fast_sigmoid(x); }
 static inline vf lane_tanh(vf x) { return OM_EXACT ? exact_tanh(x) : fast_tanh(x); }
-static inline vf lane_gelu_erf_bwd(vf x, vf g) { return OM_EXACT || !HAS_FMA ? exact_gelu_erf_bwd(x, g) : fast_gelu_erf_bwd(x, g); }
+static inline vf lane_gelu_erf_bwd(vf x, vf g) { return OM_EXACT || HAS_FMA ? float_gelu_erf_bwd(x, g) : exact_gelu_erf_bwd(x, g); }
 static inline vf lane_gelu_erf(vf x) { return OM_EXACT || HAS_FMA ? float_gelu_erf(x) : exact_gelu_erf(x); }
 
 #endif

@@ -29,8 +29,11 @@ class Adam(Optimizer):
     def check_options(self, options: dict[str, Any]) -> None:
         what, betas = type(self).__name__, options["betas"]
         check_numbers(what, options, "lr", "eps", "weight_decay")
-        if not isinstance(betas, (tuple, list)) or len(betas) != 2 or any(isinstance(b, bool) or not isinstance(b, (int, float)) for b in betas):
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
             raise TypeError(f"{what}: betas must be two numbers, got {betas!r}")
+        numbers = {"betas[0]": betas[0], "betas[1]": betas[1]}
+        check_numbers(what, numbers, *numbers)
+        betas = options["betas"] = tuple(numbers.values())
         if not all(0 <= b < 1 for b in betas):
             raise ValueError(f"{what}: betas must be from 0 to below 1, got {betas}")
 

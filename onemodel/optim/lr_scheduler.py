@@ -94,8 +94,8 @@ class StepLR(LRScheduler):
     """rate = base·gammaᵏ, k = ⌊t ÷ step_size⌋."""
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
-        self.step_size, self.gamma = _whole("StepLR", "step_size", step_size), gamma
         check_numbers("StepLR", {"gamma": gamma}, "gamma")
+        self.step_size, self.gamma = _whole("StepLR", "step_size", step_size), float(gamma)
         super().__init__(optimizer)
 
     def rates(self, t: int) -> list[float]:
@@ -106,8 +106,8 @@ class CosineAnnealingLR(LRScheduler):
     """rate = eta_min + (base - eta_min)·(1 + cos(π·t/T_max))/2 (Loshchilov and Hutter 2017)."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:  # noqa: N803 - torch's name
-        self.T_max, self.eta_min = _whole("CosineAnnealingLR", "T_max", T_max), eta_min
         check_numbers("CosineAnnealingLR", {"eta_min": eta_min}, "eta_min")
+        self.T_max, self.eta_min = _whole("CosineAnnealingLR", "T_max", T_max), float(eta_min)
         super().__init__(optimizer)
 
     def rates(self, t: int) -> list[float]:
@@ -122,7 +122,8 @@ class LinearLR(LRScheduler):
         check_numbers("LinearLR", {"start_factor": start_factor, "end_factor": end_factor}, "start_factor", "end_factor")
         if not 0 < start_factor <= 1 or end_factor > 1:
             raise ValueError(f"LinearLR: expected 0 < start_factor <= 1 and 0 <= end_factor <= 1, got {start_factor} and {end_factor}")
-        self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, _whole("LinearLR", "total_iters", total_iters)
+        self.start_factor, self.end_factor = float(start_factor), float(end_factor)
+        self.total_iters = _whole("LinearLR", "total_iters", total_iters)
         super().__init__(optimizer)
 
     def rates(self, t: int) -> list[float]:
@@ -165,9 +166,12 @@ class OneCycleLR(LRScheduler):
         if cycle_momentum and self.momentum not in optimizer.defaults:
             raise ValueError("OneCycleLR: the optimiser has neither momentum nor betas; pass cycle_momentum=False")
         self.cycle_momentum, self.anneal_strategy = cycle_momentum, anneal_strategy
-        lows = [top / div_factor for top in tops]
-        ends = [low / final_div_factor for low in lows]
-        rise = float(pct_start * self.total_steps) - 1.0
+        tops = [float(top) for top in tops]
+        base_momentum, max_momentum = float(base_momentum), float(max_momentum)
+        lows = [top / float(div_factor) for top in tops]
+        ends = [low / float(final_div_factor) for low in lows]
+        pct_start = float(pct_start)
+        rise = pct_start * self.total_steps - 1.0
         last = self.total_steps - 1
         # Each phase: its last step, the rates where it begins and where it ends, and the momentum there.
         self.phases: list[list[Any]]

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
 from onemodel.arrays import array_view
 from onemodel.methods import zero_grad
 from onemodel.modes import enable_grad
@@ -22,9 +24,12 @@ def _check_apart(params: list[Tensor], what: str) -> None:
 
 
 def check_numbers(what: str, options: dict[str, Any], *names: str, signed: tuple[str, ...] = ()) -> None:
-    """TypeError or ValueError unless the options are finite numbers, not negative except those of `signed`."""
+    """TypeError or ValueError unless the options are finite numbers, not negative except those of `signed`; NumPy's become Python's, which files
+    can hold."""
     for name in (*names, *signed):
         value = options[name]
+        if isinstance(value, (np.integer, np.floating)):
+            value = options[name] = value.item()
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{what}: {name} must be a number, got {type(value).__name__}")
         if not abs(value) < 1e38 or (value < 0 and name not in signed):
