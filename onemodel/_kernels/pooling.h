@@ -57,10 +57,10 @@ static inline ptrdiff_t om_pool_ring(const om_pool *p) {
     ptrdiff_t reach = p->dh * (p->kh - 1) + 1;
     return reach < p->h ? reach : p->h;
 }
-/* Bytes of scratch of max_pool, avg_pool and avg_pool_bwd, the most of them: tables of the taps and the kept rows, then floats. */
+/* Bytes of scratch of max_pool, avg_pool and avg_pool_bwd, the most of them: tables of the taps, the phases and the kept rows, then floats. */
 static inline ptrdiff_t om_pool_scratch(const om_pool *p) {
-    ptrdiff_t ring = om_pool_ring(p), row = om_pool_pitch(p) * om_pool_phases(p), kept = row > 2 * p->ow ? row : 2 * p->ow;
-    return 8 * (p->kw + p->kh + ring) + 4 * (row + ring * kept);
+    ptrdiff_t pitch = om_pool_pitch(p), phases = om_pool_phases(p), ring = om_pool_ring(p), kept = phases > 2 ? phases * pitch : 2 * pitch;
+    return 8 * (p->kw + p->kh + ring + 3 * phases) + 4 * (phases * pitch + ring * kept);
 }
 #endif
 
@@ -75,6 +75,17 @@ static inline void pool_store(float *p, vf v, ptrdiff_t n) {
     else
         vf_store_tail(p, v, n);
 }
+/* Conversions straight from memory save taking the upper half out of a vector. */
+static inline void pool_widen(const float *p, ptrdiff_t n, vd *low, vd *high) {
+    if (n >= LANES) {
+        *low = vd_widen(p);
+        *high = LANES > VD_LANES ? vd_widen(p + LANES - VD_LANES) : *low;
+    } else {
+        vf v = vf_load_tail(p, n);
+        *low = vd_lo(v);
+        *high = vd_hi(v);
+    }
+}
 static inline vi pool_load_index(const int32_t *p, ptrdiff_t n) { return vi_bits(pool_load((const float *)p, n)); }
 static inline void pool_store_index(int32_t *p, vi v, ptrdiff_t n) { pool_store((float *)p, vf_bits(v), n); }
 /* n >= 1 elements into two vectors; what is beyond them is 0. */
@@ -86,12 +97,9 @@ static inline void pool_store_two(float *p, vf a, vf b, ptrdiff_t n) {
     pool_store(p, a, n);
     if (n > LANES) pool_store(p + LANES, b, n - LANES);
 }
-/* first, first + step, ...: the sums wrap, in lanes that nobody stores. */
-static inline vi pool_count_from(ptrdiff_t first, ptrdiff_t step) {
-    int32_t lane[LANES];
-    for (int i = 0; i < LANES; i++) lane[i] = (int32_t)((uint64_t)first + (uint64_t)i * (uint64_t)step);
-    return vi_bits(vf_load((const float *)lane));
-}
+static const int32_t POOL_LANES[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+/* first, first + 1, ...; the sums may wrap in lanes that nobody stores. */
+static inline vi pool_count_from(ptrdiff_t first) { return vi_add(vi_set((int32_t)first), vi_bits(vf_load((const float *)POOL_LANES))); }
 static inline float pool_result(float a) { return OM_EXACT && a != a ? __builtin_nanf("") : a; }
 static inline void pool_zero(float *y, ptrdiff_t n) { memset(y, 0, (size_t)n * sizeof *y); }
 
@@ -104,26 +112,39 @@ static inline void pool_join(vf *best, vi *at, vf v, vi i) {
 
 /* -- windows of 2 by 2 side by side ------------------------------------------------------------------------------------------------------- */
 
-static inline __attribute__((always_inline)) void max_pool_2x2(const om_pool *p, const float *x, float *y, int32_t *index, ptrdiff_t lo, ptrdiff_t hi,
-                                                               int indexed) {
-    const vi step = vi_set(2 * LANES), one = vi_set(1), below = vi_set((int32_t)p->w);
+#define OM_INLINE static inline __attribute__((always_inline))
+/* body(j, n): n columns from j on; n is the constant LANES but for the last ones. */
+#define OM_COLUMNS(count, body)                          \
+    do {                                                 \
+        ptrdiff_t j_ = 0, count_ = (count);              \
+        for (; j_ + LANES <= count_; j_ += LANES) body(j_, LANES); \
+        if (j_ < count_) body(j_, count_ - j_);          \
+    } while (0)
+
+/* Outputs j, ... of one row; `at` has the indices of their first taps. */
+OM_INLINE void max_2x2(const float *top, const float *bottom, vi at, vi below, float *y, int32_t *index, ptrdiff_t j, ptrdiff_t n, int indexed) {
+    vf a, b, c, d;
+    pool_load_two(top + 2 * j, 2 * n, &a, &b);
+    pool_load_two(bottom + 2 * j, 2 * n, &c, &d);
+    at = vi_add(at, vi_set((int32_t)(2 * j)));
+    vi under = vi_add(at, below), one = vi_set(1), found = at;
+    vf best = vf_even(a, b);
+    pool_join(&best, &found, vf_odd(a, b), vi_add(at, one));
+    pool_join(&best, &found, vf_even(c, d), under);
+    pool_join(&best, &found, vf_odd(c, d), vi_add(under, one));
+    pool_store(y + j, vf_result(best), n);
+    if (indexed) pool_store_index(index + j, found, n);
+}
+OM_INLINE void max_pool_2x2(const om_pool *p, const float *x, float *y, int32_t *index, ptrdiff_t lo, ptrdiff_t hi, int indexed) {
+    const vi below = vi_set((int32_t)p->w);
     for (ptrdiff_t o = lo; o < hi; o++) {
         const float *top = x + 2 * o * p->x_row, *bottom = top + p->x_row;
-        vi at = pool_count_from(2 * o * p->w, 2);
-        for (ptrdiff_t j = 0; j < p->ow; j += LANES) {
-            ptrdiff_t n = p->ow - j;
-            vf a, b, c, d;
-            pool_load_two(top + 2 * j, 2 * n, &a, &b);
-            pool_load_two(bottom + 2 * j, 2 * n, &c, &d);
-            vf best = vf_even(a, b);
-            vi found = at, under = vi_add(at, below);
-            pool_join(&best, &found, vf_odd(a, b), vi_add(at, one));
-            pool_join(&best, &found, vf_even(c, d), under);
-            pool_join(&best, &found, vf_odd(c, d), vi_add(under, one));
-            pool_store(y + o * p->ow + j, vf_result(best), n);
-            if (indexed) pool_store_index(index + o * p->ow + j, found, n);
-            at = vi_add(at, step);
-        }
+        float *yo = y + o * p->ow;
+        int32_t *io = indexed ? index + o * p->ow : NULL;
+        const vi at = vi_add(vi_shl(pool_count_from(0), 1), vi_set((int32_t)(2 * o * p->w)));
+#define BODY(j, n) max_2x2(top, bottom, at, below, yo, io, j, n, indexed)
+        OM_COLUMNS(p->ow, BODY);
+#undef BODY
     }
 }
 static void k_max_pool_2x2(const om_pool *p, const float *x, float *y, int32_t *index, ptrdiff_t lo, ptrdiff_t hi, void *scratch) {
@@ -134,27 +155,36 @@ static void k_max_pool_2x2(const om_pool *p, const float *x, float *y, int32_t *
         max_pool_2x2(p, x, y, NULL, lo, hi, 0);
 }
 
-/* One row of dx from the row of windows over it: each element looks whether it is the winner. */
-static inline void pool_pick_row(const float *g, const int32_t *index, float *dx, ptrdiff_t first, ptrdiff_t n) {
+/* The elements of two rows of dx under windows j, ...: each looks whether it is the winner. */
+OM_INLINE void pick_2x2(const float *g, const int32_t *index, float *top, float *bottom, vi at, vi below, ptrdiff_t j, ptrdiff_t n) {
     const vf zero = vf_set(0.0f);
-    const vi step = vi_set(LANES);
-    vi at = pool_count_from(first, 1);
-    for (ptrdiff_t j = 0; j < n; j += LANES) {
-        vf gj = pool_load(g + j, n - j), ij = pool_load((const float *)index + j, n - j);
-        vi next = vi_add(at, step);
-        vf a = vf_add(zero, vf_select(vi_eq(vi_bits(vf_zip_lo(ij, ij)), at), vf_zip_lo(gj, gj), zero));
-        vf b = vf_add(zero, vf_select(vi_eq(vi_bits(vf_zip_hi(ij, ij)), next), vf_zip_hi(gj, gj), zero));
-        pool_store_two(dx + 2 * j, vf_result(a), vf_result(b), 2 * (n - j));
-        at = vi_add(next, step);
-    }
+    vf gj = pool_load(g + j, n), ij = pool_load((const float *)index + j, n);
+    vf ga = vf_zip_lo(gj, gj), gb = vf_zip_hi(gj, gj);
+    vi ia = vi_bits(vf_zip_lo(ij, ij)), ib = vi_bits(vf_zip_hi(ij, ij));
+    vi a = vi_add(at, vi_set((int32_t)(2 * j))), b = vi_add(a, vi_set(LANES));
+    pool_store_two(top + 2 * j, vf_result(vf_add(zero, vf_select(vi_eq(ia, a), ga, zero))),
+                   vf_result(vf_add(zero, vf_select(vi_eq(ib, b), gb, zero))), 2 * n);
+    a = vi_add(a, below);
+    b = vi_add(b, below);
+    pool_store_two(bottom + 2 * j, vf_result(vf_add(zero, vf_select(vi_eq(ia, a), ga, zero))),
+                   vf_result(vf_add(zero, vf_select(vi_eq(ib, b), gb, zero))), 2 * n);
 }
+/* Bands begin at even rows. */
 static void k_max_pool_2x2_bwd(const om_pool *p, const float *g, const int32_t *index, float *dx, ptrdiff_t lo, ptrdiff_t hi, void *scratch) {
     (void)scratch;
-    for (ptrdiff_t r = lo; r < hi; r++) {
-        ptrdiff_t o = r / 2, n = o < p->oh ? p->ow : 0;
-        pool_pick_row(g + o * p->ow, index + o * p->ow, dx + r * p->w, r * p->w, n);
-        pool_zero(dx + r * p->w + 2 * n, p->w - 2 * n);
+    const vi below = vi_set((int32_t)p->w);
+    ptrdiff_t end = hi < 2 * p->oh ? hi : 2 * p->oh, rest = p->w - 2 * p->ow;
+    for (ptrdiff_t r = lo; r < end; r += 2) {
+        const float *go = g + r / 2 * p->ow;
+        const int32_t *io = index + r / 2 * p->ow;
+        float *top = dx + r * p->w, *bottom = top + p->w;
+        const vi at = pool_count_from(r * p->w);
+#define BODY(j, n) pick_2x2(go, io, top, bottom, at, below, j, n)
+        OM_COLUMNS(p->ow, BODY);
+#undef BODY
+        if (rest) pool_zero(top + 2 * p->ow, rest), pool_zero(bottom + 2 * p->ow, rest);
     }
+    if (hi > end) pool_zero(dx + end * p->w, (hi - end) * p->w);
 }
 
 /* A quotient by a power of two is a product, bit for bit, and a quarter of the time. */
@@ -163,26 +193,27 @@ static inline int pool_exact_inverse(double d) {
     memcpy(&b, &d, sizeof b);
     return !(b & 0xFFFFFFFFFFFFF);
 }
-static inline __attribute__((always_inline)) void avg_pool_2x2(const om_pool *p, const float *x, float *y, ptrdiff_t lo, ptrdiff_t hi, int inverse) {
+OM_INLINE void avg_2x2(const float *top, const float *bottom, vd divisor, float *y, ptrdiff_t j, ptrdiff_t n, int inverse) {
+    vf a, b, c, d;
+    pool_load_two(top + 2 * j, 2 * n, &a, &b);
+    pool_load_two(bottom + 2 * j, 2 * n, &c, &d);
+    const vf taps[4] = {vf_even(a, b), vf_odd(a, b), vf_even(c, d), vf_odd(c, d)};
+    vd low = vd_set(0.0), high = low;
+    for (int t = 0; t < 4; t++) {
+        low = vd_add(low, vd_lo(taps[t]));
+        high = vd_add(high, vd_hi(taps[t]));
+    }
+    low = inverse ? vd_mul(low, divisor) : vd_div(low, divisor);
+    high = inverse ? vd_mul(high, divisor) : vd_div(high, divisor);
+    pool_store(y + j, vf_result(vf_from_vd(low, high)), n);
+}
+OM_INLINE void avg_pool_2x2(const om_pool *p, const float *x, float *y, ptrdiff_t lo, ptrdiff_t hi, int inverse) {
     const vd divisor = vd_set(inverse ? 1.0 / p->divisor : p->divisor);
-    const vd zero = vd_set(0.0);
     for (ptrdiff_t o = lo; o < hi; o++) {
         const float *top = x + 2 * o * p->x_row, *bottom = top + p->x_row;
-        for (ptrdiff_t j = 0; j < p->ow; j += LANES) {
-            ptrdiff_t n = p->ow - j;
-            vf a, b, c, d;
-            pool_load_two(top + 2 * j, 2 * n, &a, &b);
-            pool_load_two(bottom + 2 * j, 2 * n, &c, &d);
-            vf taps[4] = {vf_even(a, b), vf_odd(a, b), vf_even(c, d), vf_odd(c, d)};
-            vd low = zero, high = zero;
-            for (int t = 0; t < 4; t++) {
-                low = vd_add(low, vd_lo(taps[t]));
-                high = vd_add(high, vd_hi(taps[t]));
-            }
-            low = inverse ? vd_mul(low, divisor) : vd_div(low, divisor);
-            high = inverse ? vd_mul(high, divisor) : vd_div(high, divisor);
-            pool_store(y + o * p->ow + j, vf_result(vf_from_vd(low, high)), n);
-        }
+#define BODY(j, n) avg_2x2(top, bottom, divisor, y + o * p->ow, j, n, inverse)
+        OM_COLUMNS(p->ow, BODY);
+#undef BODY
     }
 }
 static void k_avg_pool_2x2(const om_pool *p, const float *x, float *y, int32_t *index, ptrdiff_t lo, ptrdiff_t hi, void *scratch) {
@@ -192,18 +223,23 @@ static void k_avg_pool_2x2(const om_pool *p, const float *x, float *y, int32_t *
     else
         avg_pool_2x2(p, x, y, lo, hi, 0);
 }
+OM_INLINE void avg_2x2_bwd(const float *g, vf divisor, float *top, float *bottom, ptrdiff_t j, ptrdiff_t n) {
+    vf q = vf_result(vf_add(vf_set(0.0f), vf_div(pool_load(g + j, n), divisor))), a = vf_zip_lo(q, q), b = vf_zip_hi(q, q);
+    pool_store_two(top + 2 * j, a, b, 2 * n);
+    pool_store_two(bottom + 2 * j, a, b, 2 * n);
+}
 static void k_avg_pool_2x2_bwd(const om_pool *p, const float *g, const int32_t *index, float *dx, ptrdiff_t lo, ptrdiff_t hi, void *scratch) {
     (void)index, (void)scratch;
-    const vf divisor = vf_set((float)p->divisor), zero = vf_set(0.0f);
-    for (ptrdiff_t r = lo; r < hi; r += 2) { /* bands begin at even rows */
-        ptrdiff_t o = r / 2, n = o < p->oh ? p->ow : 0, rows = r + 1 < p->h ? 2 : 1;
-        for (ptrdiff_t j = 0; j < n; j += LANES) {
-            vf q = vf_result(vf_add(zero, vf_div(pool_load(g + o * p->ow + j, n - j), divisor)));
-            vf a = vf_zip_lo(q, q), b = vf_zip_hi(q, q);
-            for (ptrdiff_t i = 0; i < rows; i++) pool_store_two(dx + (r + i) * p->w + 2 * j, a, b, 2 * (n - j));
-        }
-        for (ptrdiff_t i = 0; i < rows; i++) pool_zero(dx + (r + i) * p->w + 2 * n, p->w - 2 * n);
+    const vf divisor = vf_set((float)p->divisor);
+    ptrdiff_t end = hi < 2 * p->oh ? hi : 2 * p->oh, rest = p->w - 2 * p->ow;
+    for (ptrdiff_t r = lo; r < end; r += 2) {
+        float *top = dx + r * p->w, *bottom = top + p->w;
+#define BODY(j, n) avg_2x2_bwd(g + r / 2 * p->ow, divisor, top, bottom, j, n)
+        OM_COLUMNS(p->ow, BODY);
+#undef BODY
+        if (rest) pool_zero(top + 2 * p->ow, rest), pool_zero(bottom + 2 * p->ow, rest);
     }
+    if (hi > end) pool_zero(dx + end * p->w, (hi - end) * p->w);
 }
 
 /* -- phases ------------------------------------------------------------------------------------------------------------------------------- */
@@ -218,9 +254,6 @@ static inline pool_span pool_phase(const om_pool *p, ptrdiff_t phase, ptrdiff_t 
     if (lo > pitch) lo = pitch;
     return (pool_span){lo, n < pitch - lo ? lo + n : pitch, first};
 }
-static inline void pool_fill(float *y, ptrdiff_t n, float c) {
-    for (ptrdiff_t i = 0; i < n; i++) y[i] = c;
-}
 /* Elements 0, 2, ... of x to even, 1, 3, ... to odd. */
 static inline void pool_split(const float *x, float *even, ptrdiff_t evens, float *odd, ptrdiff_t odds) {
     ptrdiff_t both = evens < odds ? evens : odds, i = 0;
@@ -232,103 +265,121 @@ static inline void pool_split(const float *x, float *even, ptrdiff_t evens, floa
     for (ptrdiff_t k = i; k < evens; k++) even[k] = x[2 * k];
     for (ptrdiff_t k = i; k < odds; k++) odd[k] = x[2 * k + 1];
 }
-/* The phases of one row of x, pitch elements each, padded; in place where the row is its only phase. */
-static inline const float *pool_row(const om_pool *p, const float *x, float padding, float *row) {
+/* What a row's phases and taps are, made once: spans, and where each tap stands in the phases. */
+typedef struct {
+    ptrdiff_t pitch, phases, taps, even; /* even: with two phases, the one of columns 0, 2, ... */
+    const pool_span *span;
+    const ptrdiff_t *tap;
+} pool_grid;
+static inline pool_grid pool_grid_in(const om_pool *p, void *scratch, void **rest) {
     const ptrdiff_t pitch = om_pool_pitch(p), phases = om_pool_phases(p);
-    if (p->sw == 1 && p->pw == 0 && p->x_col == 1 && pitch <= p->w) return x;
-    const int pairs = p->sw == 2 && phases == 2 && p->x_col == 1;
-    for (ptrdiff_t k = 0; k < phases; k++) {
-        pool_span s = pool_phase(p, k, pitch);
+    pool_span *span = scratch;
+    ptrdiff_t *tap = (ptrdiff_t *)(span + phases);
+    for (ptrdiff_t k = 0; k < phases; k++) span[k] = pool_phase(p, k, pitch);
+    for (ptrdiff_t t = 0; t < p->kw; t++) tap[t] = t * p->dw % p->sw * pitch + t * p->dw / p->sw;
+    *rest = tap + p->kw;
+    return (pool_grid){pitch, phases, p->kw, span[0].first != 0, span, tap};
+}
+/* The phases of one row of x, padded; in place where the row is its only phase. */
+static inline const float *pool_row(const om_pool *p, const pool_grid *grid, const float *x, float padding, float *row) {
+    const ptrdiff_t pitch = grid->pitch, step = p->sw * p->x_col;
+    if (step == 1 && p->pw == 0 && pitch <= p->w) return x;
+    const int pairs = p->sw == 2 && grid->phases == 2 && p->x_col == 1;
+    for (ptrdiff_t k = 0; k < grid->phases; k++) {
+        const pool_span s = grid->span[k];
         float *y = row + k * pitch;
-        pool_fill(y, s.lo, padding);
-        pool_fill(y + s.hi, pitch - s.hi, padding);
+        for (ptrdiff_t i = 0; i < s.lo; i++) y[i] = padding;
+        for (ptrdiff_t i = s.hi; i < pitch; i++) y[i] = padding;
         if (pairs) continue;
         const float *from = x + s.first * p->x_col;
-        ptrdiff_t step = p->sw * p->x_col;
         if (step == 1)
             memcpy(y + s.lo, from, (size_t)(s.hi - s.lo) * sizeof *y);
         else
             for (ptrdiff_t i = s.lo; i < s.hi; i++, from += step) y[i] = *from;
     }
     if (pairs) {
-        pool_span s[2] = {pool_phase(p, 0, pitch), pool_phase(p, 1, pitch)};
-        ptrdiff_t e = s[0].first == 0 ? 0 : 1;
-        pool_split(x, row + e * pitch + s[e].lo, s[e].hi - s[e].lo, row + !e * pitch + s[!e].lo, s[!e].hi - s[!e].lo);
+        const pool_span even = grid->span[grid->even], odd = grid->span[!grid->even];
+        pool_split(x, row + grid->even * pitch + even.lo, even.hi - even.lo, row + !grid->even * pitch + odd.lo, odd.hi - odd.lo);
     }
     return row;
-}
-/* Where each tap of a row stands in the phases. */
-static inline void pool_taps(const om_pool *p, ptrdiff_t *tap) {
-    const ptrdiff_t pitch = om_pool_pitch(p);
-    for (ptrdiff_t t = 0; t < p->kw; t++) tap[t] = t * p->dw % p->sw * pitch + t * p->dw / p->sw;
 }
 
 /* -- the largest element ------------------------------------------------------------------------------------------------------------------ */
 
-/* The winner among the columns of one row of x, whose first element has the index `first`. */
-static inline __attribute__((always_inline)) void pool_row_max(const om_pool *p, const float *row, const ptrdiff_t *tap, ptrdiff_t taps, ptrdiff_t first,
-                                                               float *y, int32_t *index, int indexed) {
-    const vi step = pool_count_from(LANES * p->sw, 0);
-    vi at = pool_count_from(first - p->pw, p->sw);
-    for (ptrdiff_t j = 0; j < p->ow; j += LANES) {
-        ptrdiff_t n = p->ow - j;
-        vf best = pool_load(row + tap[0] + j, n);
-        vi found = at;
-        for (ptrdiff_t t = 1; t < taps; t++)
-            pool_join(&best, &found, pool_load(row + tap[t] + j, n), vi_add(at, vi_set((int32_t)(t * p->dw))));
-        pool_store(y + j, best, n);
-        if (indexed) pool_store_index(index + j, found, n);
-        at = vi_add(at, step);
-    }
+/* The winners among the columns of one row of x; `at` has the indices of the first taps. */
+OM_INLINE void max_columns(const float *row, const ptrdiff_t *tap, ptrdiff_t taps, vi at, ptrdiff_t dw, float *y, int32_t *index, ptrdiff_t j, ptrdiff_t n,
+                           int indexed) {
+    vf best = pool_load(row + tap[0] + j, n);
+    vi found = at;
+    for (ptrdiff_t t = 1; t < taps; t++) pool_join(&best, &found, pool_load(row + tap[t] + j, n), vi_add(at, vi_set((int32_t)(t * dw))));
+    pool_store(y + j, best, n);
+    if (indexed) pool_store_index(index + j, found, n);
+}
+/* One row of x, whose first element has the index `first`; steps: 0, sw, 2 sw, ... */
+OM_INLINE void max_row(const om_pool *p, const float *row, const ptrdiff_t *tap, ptrdiff_t taps, ptrdiff_t first, vi steps, float *y, int32_t *index,
+                       int indexed) {
+    const vi from = vi_add(steps, vi_set((int32_t)(first - p->pw)));
+#define BODY(j, n) max_columns(row, tap, taps, vi_add(from, vi_set((int32_t)(j * p->sw))), p->dw, y, index, j, n, indexed)
+    OM_COLUMNS(p->ow, BODY);
+#undef BODY
     if (!indexed) return;
     /* Nothing was above the padding on the left: the first real element is -inf too, and it comes before those behind it. */
     for (ptrdiff_t j = 0; j < p->ow && j * p->sw < p->pw; j++)
         if (index[j] < first) index[j] = (int32_t)(first + p->col_lo[j]);
 }
+/* The winners among rows. */
+OM_INLINE void max_rows(const float *kept, const ptrdiff_t *slot, ptrdiff_t rows, ptrdiff_t ow, float *y, int32_t *index, ptrdiff_t j, ptrdiff_t n,
+                        int indexed) {
+    const int32_t *kept_index = (const int32_t *)kept + ow;
+    vf best = pool_load(kept + slot[0] + j, n);
+    vi found = indexed ? pool_load_index(kept_index + slot[0] + j, n) : vi_set(0);
+    for (ptrdiff_t t = 1; t < rows; t++)
+        pool_join(&best, &found, pool_load(kept + slot[t] + j, n), indexed ? pool_load_index(kept_index + slot[t] + j, n) : found);
+    pool_store(y + j, vf_result(best), n);
+    if (indexed) pool_store_index(index + j, found, n);
+}
 
-static inline __attribute__((always_inline)) void max_pool(const om_pool *p, const float *x, float *y, int32_t *index, ptrdiff_t lo, ptrdiff_t hi,
-                                                           void *scratch, int indexed) {
+OM_INLINE void max_pool(const om_pool *p, const float *x, float *y, int32_t *index, ptrdiff_t lo, ptrdiff_t hi, void *scratch, int indexed) {
     const ptrdiff_t ring = om_pool_ring(p), ow = p->ow;
-    ptrdiff_t *tap = scratch, *slot = tap + p->kw, *held = slot + p->kh;
-    float *row = (float *)(held + ring), *kept = row + om_pool_pitch(p) * om_pool_phases(p);
-    pool_taps(p, tap);
+    const pool_grid grid = pool_grid_in(p, scratch, &scratch);
+    ptrdiff_t *slot = scratch, *held = slot + p->kh;
+    float *row = (float *)(held + ring), *kept = row + grid.pitch * grid.phases;
+    int32_t lane[LANES];
+    for (int i = 0; i < LANES; i++) lane[i] = (int32_t)(uint32_t)((uint64_t)i * (uint64_t)p->sw);
+    const vi steps = vi_bits(vf_load((const float *)lane));
     for (ptrdiff_t i = 0; i < ring; i++) held[i] = -1;
     for (ptrdiff_t o = lo; o < hi; o++) {
         float *yo = y + o * ow;
         int32_t *io = indexed ? index + o * ow : NULL;
         ptrdiff_t rows = 0;
-        const int alone = ring == 1 && p->row_lo[o] < p->row_hi[o]; /* then there is nothing to join: straight to y */
         for (ptrdiff_t r = p->row_lo[o]; r < p->row_hi[o]; r += p->dh) {
             ptrdiff_t s = r % ring;
-            float *best = alone ? yo : kept + 2 * s * ow;
-            int32_t *found = alone ? io : (int32_t *)(best + ow);
+            float *best = kept + 2 * s * ow;
+            int32_t *found = (int32_t *)(best + ow);
             slot[rows++] = 2 * s * ow;
-            if (!alone && held[s] == r) continue;
+            if (held[s] == r) continue;
             held[s] = r;
-            const float *xr = pool_row(p, x + r * p->x_row, -__builtin_inff(), row);
+            const float *xr = pool_row(p, &grid, x + r * p->x_row, -__builtin_inff(), row);
             if (p->kw == 2)
-                pool_row_max(p, xr, tap, 2, r * p->w, best, found, indexed);
+                max_row(p, xr, grid.tap, 2, r * p->w, steps, best, found, indexed);
             else if (p->kw == 3)
-                pool_row_max(p, xr, tap, 3, r * p->w, best, found, indexed);
+                max_row(p, xr, grid.tap, 3, r * p->w, steps, best, found, indexed);
             else
-                pool_row_max(p, xr, tap, p->kw, r * p->w, best, found, indexed);
+                max_row(p, xr, grid.tap, p->kw, r * p->w, steps, best, found, indexed);
         }
-        for (ptrdiff_t j = 0; j < ow; j += LANES) {
-            ptrdiff_t n = ow - j;
-            vf best = vf_set(-__builtin_inff());
-            vi found = vi_set(-1);
-            if (alone) {
-                best = pool_load(yo + j, n);
-                if (indexed) found = pool_load_index(io + j, n);
-            } else if (rows) {
-                best = pool_load(kept + slot[0] + j, n);
-                if (indexed) found = pool_load_index((int32_t *)kept + slot[0] + ow + j, n);
-                for (ptrdiff_t t = 1; t < rows; t++)
-                    pool_join(&best, &found, pool_load(kept + slot[t] + j, n),
-                              indexed ? pool_load_index((int32_t *)kept + slot[t] + ow + j, n) : found);
-            }
-            pool_store(yo + j, vf_result(best), n);
-            if (indexed) pool_store_index(io + j, found, n);
+        if (!rows) {
+            for (ptrdiff_t j = 0; j < ow; j++) yo[j] = -__builtin_inff();
+            if (indexed) memset(io, -1, (size_t)ow * sizeof *io);
+            continue;
+        }
+        if (rows == 3) {
+#define BODY(j, n) max_rows(kept, slot, 3, ow, yo, io, j, n, indexed)
+            OM_COLUMNS(ow, BODY);
+#undef BODY
+        } else {
+#define BODY(j, n) max_rows(kept, slot, rows, ow, yo, io, j, n, indexed)
+            OM_COLUMNS(ow, BODY);
+#undef BODY
         }
         if (indexed && p->absent)
             for (ptrdiff_t j = 0; j < ow; j++)
@@ -378,91 +429,122 @@ static void k_max_pool_bwd(const om_pool *p, const float *g, const int32_t *inde
 
 /* -- the mean ----------------------------------------------------------------------------------------------------------------------------- */
 
+/* Means of windows j, ... over the phases of their rows. */
+OM_INLINE void avg_columns(const float *const *from, ptrdiff_t rows, const ptrdiff_t *tap, ptrdiff_t taps, vd row_count, const double *col_count, float *y,
+                           ptrdiff_t j, ptrdiff_t n) {
+    vd low = vd_set(0.0), high = low;
+    for (ptrdiff_t i = 0; i < rows; i++)
+        for (ptrdiff_t t = 0; t < taps; t++) {
+            vd a, b;
+            pool_widen(from[i] + tap[t] + j, n, &a, &b);
+            low = vd_add(low, a);
+            high = vd_add(high, b);
+        }
+    low = vd_div(low, vd_mul(row_count, vd_load(col_count + j)));
+    high = vd_div(high, vd_mul(row_count, vd_load(col_count + j + VD_LANES)));
+    pool_store(y + j, vf_result(vf_from_vd(low, high)), n);
+}
 static void k_avg_pool(const om_pool *p, const float *x, float *y, int32_t *index, ptrdiff_t lo, ptrdiff_t hi, void *scratch) {
     (void)index;
-    const ptrdiff_t ring = om_pool_ring(p), size = om_pool_pitch(p) * om_pool_phases(p), ow = p->ow;
-    ptrdiff_t *tap = scratch, *held = tap + p->kw;
+    const ptrdiff_t ring = om_pool_ring(p), ow = p->ow;
+    const pool_grid grid = pool_grid_in(p, scratch, &scratch);
+    const ptrdiff_t size = grid.pitch * grid.phases;
+    ptrdiff_t *held = scratch;
     const float **from = (const float **)(held + ring);
     float *kept = (float *)(from + p->kh);
-    pool_taps(p, tap);
     for (ptrdiff_t i = 0; i < ring; i++) held[i] = -1;
     for (ptrdiff_t o = lo; o < hi; o++) {
         ptrdiff_t rows = 0;
         for (ptrdiff_t r = p->row_lo[o]; r < p->row_hi[o]; r++) {
             ptrdiff_t s = r % ring;
             const float *xr = x + r * p->x_row;
-            from[rows++] = held[s] == r ? kept + s * size : pool_row(p, xr, 0.0f, kept + s * size);
+            from[rows++] = held[s] == r ? kept + s * size : pool_row(p, &grid, xr, 0.0f, kept + s * size);
             if (from[rows - 1] != xr) held[s] = r;
         }
         const vd row_count = vd_set(p->row_count[o]);
-        for (ptrdiff_t j = 0; j < ow; j += LANES) {
-            vd low = vd_set(0.0), high = low;
-            for (ptrdiff_t i = 0; i < rows; i++)
-                for (ptrdiff_t t = 0; t < p->kw; t++) {
-                    vf v = pool_load(from[i] + tap[t] + j, ow - j);
-                    low = vd_add(low, vd_lo(v));
-                    high = vd_add(high, vd_hi(v));
-                }
-            low = vd_div(low, vd_mul(row_count, vd_load(p->col_count + j)));
-            high = vd_div(high, vd_mul(row_count, vd_load(p->col_count + j + VD_LANES)));
-            pool_store(y + o * ow + j, vf_result(vf_from_vd(low, high)), ow - j);
+        float *yo = y + o * ow;
+        if (p->kw == 3) {
+#define BODY(j, n) avg_columns(from, rows, grid.tap, 3, row_count, p->col_count, yo, j, n)
+            OM_COLUMNS(ow, BODY);
+#undef BODY
+        } else {
+#define BODY(j, n) avg_columns(from, rows, grid.tap, grid.taps, row_count, p->col_count, yo, j, n)
+            OM_COLUMNS(ow, BODY);
+#undef BODY
         }
     }
 }
 
 /* One row of dx from its phases; columns that no window reaches have no phase. */
-static inline void pool_join_phases(const om_pool *p, const float *row, float *dx) {
-    const ptrdiff_t pitch = om_pool_pitch(p), phases = om_pool_phases(p);
-    if (p->sw == 1) {
-        pool_span s = pool_phase(p, 0, pitch);
-        pool_zero(dx + (s.hi - s.lo), p->w - (s.hi - s.lo));
-        for (ptrdiff_t j = 0; j < s.hi - s.lo; j += LANES) pool_store(dx + j, vf_result(pool_load(row + s.lo + j, s.hi - s.lo - j)), s.hi - s.lo - j);
-        return;
-    }
-    pool_zero(dx, p->w);
+static inline void pool_join_phases(const om_pool *p, const pool_grid *grid, const float *row, float *dx) {
     ptrdiff_t done = 0;
-    if (p->sw == 2 && phases == 2) {
-        pool_span s[2] = {pool_phase(p, 0, pitch), pool_phase(p, 1, pitch)};
-        ptrdiff_t e = s[0].first == 0 ? 0 : 1, evens = s[e].hi - s[e].lo, odds = s[!e].hi - s[!e].lo;
-        const float *even = row + e * pitch + s[e].lo, *odd = row + !e * pitch + s[!e].lo;
-        for (; done + LANES <= (evens < odds ? evens : odds); done += LANES) {
+    pool_zero(dx, p->w);
+    if (p->sw == 2 && grid->phases == 2) {
+        const pool_span s = grid->span[grid->even], z = grid->span[!grid->even];
+        const float *even = row + grid->even * grid->pitch + s.lo, *odd = row + !grid->even * grid->pitch + z.lo;
+        ptrdiff_t both = s.hi - s.lo < z.hi - z.lo ? s.hi - s.lo : z.hi - z.lo;
+        for (; done + LANES <= both; done += LANES) {
             vf a = vf_load(even + done), b = vf_load(odd + done);
             vf_store(dx + 2 * done, vf_result(vf_zip_lo(a, b)));
             vf_store(dx + 2 * done + LANES, vf_result(vf_zip_hi(a, b)));
         }
     }
-    for (ptrdiff_t k = 0; k < phases; k++) {
-        pool_span s = pool_phase(p, k, pitch);
-        for (ptrdiff_t i = s.lo + done; i < s.hi; i++) dx[s.first + (i - s.lo) * p->sw] = pool_result(row[k * pitch + i]);
+    for (ptrdiff_t k = 0; k < grid->phases; k++) {
+        const pool_span s = grid->span[k];
+        for (ptrdiff_t i = s.lo + done; i < s.hi; i++) dx[s.first + (i - s.lo) * p->sw] = pool_result(row[k * grid->pitch + i]);
     }
 }
-/* The row's windows lie in the rows first, ... < end of y. A column meets its windows in scan order when the taps go from right to left. */
+OM_INLINE void avg_quotients(const float *g, vd row_count, const double *col_count, float *q, ptrdiff_t j, ptrdiff_t n) {
+    vd low = vd_mul(row_count, vd_load(col_count + j)), high = vd_mul(row_count, vd_load(col_count + j + VD_LANES));
+    pool_store(q + j, vf_div(pool_load(g + j, n), vf_from_vd(low, high)), n);
+}
+/* Elements j, ... of one phase of a row of dx: a column meets its windows in scan order when the taps go from right to left. */
+OM_INLINE void avg_elements(const float *q, const ptrdiff_t *slot, ptrdiff_t rows, ptrdiff_t last, float *dx, ptrdiff_t j, ptrdiff_t n) {
+    vf sum = vf_set(0.0f);
+    for (ptrdiff_t i = 0; i < rows; i++)
+        for (ptrdiff_t m = last; m >= 0; m--) sum = vf_add(sum, pool_load(q + slot[i] + j - m, n));
+    pool_store(dx + j, vf_result(sum), n);
+}
+/* Rows of g / count are kept with +0 on both sides, which changes no sum that starts from +0. */
 static void k_avg_pool_bwd(const om_pool *p, const float *g, const int32_t *index, float *dx, ptrdiff_t lo, ptrdiff_t hi, void *scratch) {
     (void)index;
-    const ptrdiff_t ring = om_pool_ring(p), size = om_pool_pitch(p) * om_pool_phases(p), ow = p->ow;
-    ptrdiff_t *tap = scratch, *held = tap + p->kw, first = 0;
-    float *row = (float *)(held + ring), *kept = row + size;
-    pool_taps(p, tap);
-    for (ptrdiff_t i = 0; i < ring; i++) held[i] = -1;
+    const ptrdiff_t ring = om_pool_ring(p), ow = p->ow, margin = (p->kw - 1) / p->sw;
+    const pool_grid grid = pool_grid_in(p, scratch, &scratch);
+    ptrdiff_t *slot = scratch, *held = slot + p->kh, first = 0;
+    float *row = (float *)(held + ring), *kept = row + grid.pitch * grid.phases;
+    for (ptrdiff_t i = 0; i < ring; i++) {
+        held[i] = -1;
+        pool_zero(kept + i * (ow + 2 * margin), margin);
+        pool_zero(kept + i * (ow + 2 * margin) + margin + ow, margin);
+    }
     for (ptrdiff_t r = lo; r < hi; r++) {
+        ptrdiff_t rows = 0;
         while (first < p->oh && p->row_hi[first] <= r) first++;
-        pool_zero(row, size);
         for (ptrdiff_t o = first; o < p->oh && p->row_lo[o] <= r; o++) {
-            float *q = kept + o % ring * ow;
-            if (held[o % ring] != o) {
-                held[o % ring] = o;
-                const vd row_count = vd_set(p->row_count[o]);
-                for (ptrdiff_t j = 0; j < ow; j += LANES) {
-                    vd low = vd_mul(row_count, vd_load(p->col_count + j)), high = vd_mul(row_count, vd_load(p->col_count + j + VD_LANES));
-                    pool_store(q + j, vf_div(pool_load(g + o * ow + j, ow - j), vf_from_vd(low, high)), ow - j);
-                }
-            }
-            for (ptrdiff_t t = p->kw - 1; t >= 0; t--) {
-                float *to = row + tap[t];
-                for (ptrdiff_t j = 0; j < ow; j += LANES) pool_store(to + j, vf_add(pool_load(to + j, ow - j), pool_load(q + j, ow - j)), ow - j);
-            }
+            slot[rows] = o % ring * (ow + 2 * margin) + margin;
+            float *q = kept + slot[rows++];
+            if (held[o % ring] == o) continue;
+            held[o % ring] = o;
+            const vd row_count = vd_set(p->row_count[o]);
+#define BODY(j, n) avg_quotients(g + o * ow, row_count, p->col_count, q, j, n)
+            OM_COLUMNS(ow, BODY);
+#undef BODY
         }
-        pool_join_phases(p, row, dx + r * p->w);
+        float *to = dx + r * p->w;
+        if (p->sw == 1) { /* one phase, which is the row */
+            const pool_span s = grid.span[0];
+            pool_zero(to + (s.hi - s.lo), p->w - (s.hi - s.lo));
+#define BODY(j, n) avg_elements(kept + s.lo, slot, rows, margin, to, j, n)
+            OM_COLUMNS(s.hi - s.lo, BODY);
+#undef BODY
+            continue;
+        }
+        for (ptrdiff_t k = 0; k < grid.phases; k++) {
+#define BODY(j, n) avg_elements(kept, slot, rows, (p->kw - 1 - k) / p->sw, row + k * grid.pitch, j, n)
+            OM_COLUMNS(grid.pitch, BODY);
+#undef BODY
+        }
+        pool_join_phases(p, &grid, row, to);
     }
 }
 

@@ -89,7 +89,10 @@ cdef Shape shape_of(const Pooling *p) noexcept nogil:
     if (p.kh == 2 and p.kw == 2 and p.sh == 2 and p.sw == 2 and p.ph == 0 and p.pw == 0 and p.dh == 1 and p.dw == 1 and p.xw == 1
             and 2 * p.oh <= p.h and 2 * p.ow <= p.w):
         return SQUARES
-    return GRID
+    # A row of few outputs leaves most lanes empty, and one far apart is split into many phases: then the plain loops are faster (measured).
+    if p.kind == MAX:
+        return WINDOWS if p.sw >= 3 and p.ow < 4 else GRID
+    return WINDOWS if p.ow < (16 if p.sw >= 4 else 8) else GRID
 
 
 # Fills the geometry; the tables are in the block that is returned, NULL where none is needed; -1 in failed when there is no memory.
