@@ -54,8 +54,8 @@ static inline ptrdiff_t om_pool_phases(const om_pool *p) {
     return reach < p->sw ? reach : p->sw;
 }
 static inline ptrdiff_t om_pool_ring(const om_pool *p) {
-    ptrdiff_t reach = p->dh * (p->kh - 1) + 1;
-    return reach < p->h ? reach : p->h;
+    ptrdiff_t reach = p->dh * (p->kh - 1) + 1, most = p->h > p->oh ? p->h : p->oh; /* rows of x, or in backward of y */
+    return reach < most ? reach : most;
 }
 /* Bytes of scratch of max_pool, avg_pool and avg_pool_bwd, the most of them: tables of the taps, the phases and the kept rows, then floats. */
 static inline ptrdiff_t om_pool_scratch(const om_pool *p) {
@@ -211,7 +211,8 @@ OM_INLINE void avg_pool_2x2(const om_pool *p, const float *x, float *y, ptrdiff_
     const vd divisor = vd_set(inverse ? 1.0 / p->divisor : p->divisor);
     for (ptrdiff_t o = lo; o < hi; o++) {
         const float *top = x + 2 * o * p->x_row, *bottom = top + p->x_row;
-#define BODY(j, n) avg_2x2(top, bottom, divisor, y + o * p->ow, j, n, inverse)
+        float *yo = y + o * p->ow;
+#define BODY(j, n) avg_2x2(top, bottom, divisor, yo, j, n, inverse)
         OM_COLUMNS(p->ow, BODY);
 #undef BODY
     }
@@ -233,8 +234,9 @@ static void k_avg_pool_2x2_bwd(const om_pool *p, const float *g, const int32_t *
     const vf divisor = vf_set((float)p->divisor);
     ptrdiff_t end = hi < 2 * p->oh ? hi : 2 * p->oh, rest = p->w - 2 * p->ow;
     for (ptrdiff_t r = lo; r < end; r += 2) {
+        const float *go = g + r / 2 * p->ow;
         float *top = dx + r * p->w, *bottom = top + p->w;
-#define BODY(j, n) avg_2x2_bwd(g + r / 2 * p->ow, divisor, top, bottom, j, n)
+#define BODY(j, n) avg_2x2_bwd(go, divisor, top, bottom, j, n)
         OM_COLUMNS(p->ow, BODY);
 #undef BODY
         if (rest) pool_zero(top + 2 * p->ow, rest), pool_zero(bottom + 2 * p->ow, rest);
@@ -526,7 +528,8 @@ static void k_avg_pool_bwd(const om_pool *p, const float *g, const int32_t *inde
             if (held[o % ring] == o) continue;
             held[o % ring] = o;
             const vd row_count = vd_set(p->row_count[o]);
-#define BODY(j, n) avg_quotients(g + o * ow, row_count, p->col_count, q, j, n)
+            const float *go = g + o * ow;
+#define BODY(j, n) avg_quotients(go, row_count, p->col_count, q, j, n)
             OM_COLUMNS(ow, BODY);
 #undef BODY
         }
@@ -540,7 +543,9 @@ static void k_avg_pool_bwd(const om_pool *p, const float *g, const int32_t *inde
             continue;
         }
         for (ptrdiff_t k = 0; k < grid.phases; k++) {
-#define BODY(j, n) avg_elements(kept, slot, rows, (p->kw - 1 - k) / p->sw, row + k * grid.pitch, j, n)
+            const ptrdiff_t last = (p->kw - 1 - k) / p->sw;
+            float *phase = row + k * grid.pitch;
+#define BODY(j, n) avg_elements(kept, slot, rows, last, phase, j, n)
             OM_COLUMNS(grid.pitch, BODY);
 #undef BODY
         }
