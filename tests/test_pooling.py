@@ -81,7 +81,8 @@ def geometries(count, seed, dilated):
     rng = np.random.default_rng(seed)
     fixed = [((6, 40), (2, 2), (2, 2), (0, 0), (1, 1), False), ((7, 37), (2, 2), (2, 2), (0, 0), (1, 1), False), ((7, 37), (2, 2), (2, 2), (0, 0), (1, 1), True),
              ((9, 41), (3, 3), (2, 2), (1, 1), (1, 1), False), ((6, 33), (3, 3), (1, 1), (1, 1), (1, 1), False), ((1, 1), (2, 2), (1, 1), (1, 1), (1, 1), False),
-             ((3, 2), (7, 9), (1, 1), (3, 4), (1, 1), True)]
+             ((3, 2), (7, 9), (1, 1), (3, 4), (1, 1), True),
+             ((1, 20), (2, 4), (1, 3), (1, 1), (1, 1), False), ((3, 34), (4, 5), (1, 2), (2, 2), (1, 1), False)]  # more windows than rows
     yield from ((rng, *one) for one in fixed)
     while count:
         size, kernel = rng.integers(1, (8, 30)), rng.integers(1, 6, 2)
