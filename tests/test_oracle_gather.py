@@ -4,7 +4,7 @@ hypothesis."""
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from test_oracle import MODES, F, compare, tensors, torch
 
 import onemodel as om
@@ -97,7 +97,6 @@ def test_cumsum_of_integers(dtype):
         assert y.dtype == np.int64 and np.array_equal(y.numpy(), torch.cumsum(torch.from_numpy(array), dim).numpy())
 
 
-@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data())
 def test_split_and_chunk(data):
     x = data.draw(tensors(extreme=True))

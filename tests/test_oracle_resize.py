@@ -90,7 +90,6 @@ def borders(draw, rank, low=-3, high=5):
     return tuple(draw(st.integers(low, high)) for _ in range(2 * draw(st.integers(0, rank))))
 
 
-@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data(), value=st.sampled_from([None, 0.0, -2.5, float("inf"), float("nan")]))
 def test_pad_constant(data, value):
     x = data.draw(tensors(extreme=True))
@@ -105,7 +104,6 @@ def test_pad_constant(data, value):
     compare("pad", om.pad, lambda x, pad, value: F.pad(x, pad, value=value), [x, pad], {"value": value})
 
 
-@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data(), how=st.sampled_from(["reflect", "replicate", "circular"]), axes=st.integers(1, 2), mode=MODES)
 def test_pad_with_what_is_there(data, how, axes, mode):
     shape = tuple(data.draw(st.integers(1, 5)) for _ in range(axes + data.draw(st.integers(1, 2))))
