@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture
 def bench(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")  # where its rows are
     spec = importlib.util.spec_from_file_location("bench", ROOT / "tools" / "bench.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "bench", module)  # dataclasses look their module up
@@ -24,7 +25,7 @@ def bench(monkeypatch):
 
 
 def test_every_small_row_runs_in_both_modes(bench, tmp_path):
-    large = ("10000000", "2048x", "1024x1024x1024", "4096")
+    large = ("10000000", "2048x", "1024x1024x1024", "4096", "batch 16", "batch 64", "batch 8", "64x32x32x32")
     small = [row.name for row in bench.ROWS if not any(word in row.name for word in large)]
     out = tmp_path / "table.csv"
     assert bench.main(["--samples", "1", "--threads", "1,2", "--csv", str(out), *(f"--rows={name}" for name in small)]) == 0
@@ -79,6 +80,20 @@ def test_the_gate_asks_for_the_geometric_mean_of_the_squares(gate):
     assert gate(1.0 / 1.14 * 1e-6, 1e-6, "gemm *") == 1
 
 
+def test_the_gate_asks_for_the_geometric_mean_of_the_convolutions(gate, capsys):
+    assert gate(1.0 / 1.51, 1.0, "conv *x*") == 0
+    assert gate(1.0 / 1.49, 1.0, "conv *x*") == 1
+    assert "geometric mean of the convolutions, 1 thr, fast: 1.49, target 1.5" in capsys.readouterr().out
+
+
+def test_a_step_may_be_a_tenth_slower_in_exact_mode(bench):
+    row = next(row for row in bench.ROWS if row.name == "conv net batch 8")
+    assert bench.Cell(row, 1, "exact", 1.10, 3.0, apart=1.10).shortfalls() == []
+    assert bench.Cell(row, 1, "exact", 1.11, 3.0, apart=1.11).shortfalls() == ["1.11 of fast mode's time, at most 1.1"]
+    cells = bench.measure(next(row for row in bench.ROWS if row.name == "mlp 64-64-10 batch 1"), 1, ["fast", "exact"], 1)
+    assert cells[0].apart is None and cells[1].apart == cells[1].seconds / cells[0].seconds
+
+
 def test_a_slow_import_trips_the_gate(bench, gate, monkeypatch):
     monkeypatch.setattr(bench, "import_seconds", lambda name, runs=5: 0.05)
     assert gate(1.0, 1.0, "import") == 0
@@ -96,9 +111,12 @@ def test_wrong_options_are_refused(bench, wrong):
 @pytest.mark.oracle
 def test_both_libraries_compute_the_same(bench):
     """A ratio means nothing if the two sides do different work."""
+    import bench_rows
+
     peer = bench.Torch()
-    rows = [row for row in bench.ROWS if row.name.endswith(" 1000") or row.name.startswith(("gemm 64x", "gemm 256x256x256"))]
-    assert len(rows) >= 11
+    small = ("gemm 64x", "gemm 256x256x256", *(f"conv {name} batch 1 forward" for name in bench_rows.CONVOLUTIONS), "batch_norm 64x32x32x32 f")
+    rows = [row for row in bench.ROWS if row.name.endswith(" 1000") or row.name.startswith(small)]
+    assert len(rows) >= 20
     for row in rows:
-        ours, theirs = row.make(bench.Ours)().numpy(), row.make(peer)().numpy()
+        ours, theirs = (row.make(lib)().detach().numpy() for lib in (bench.Ours, peer))
         assert ours.shape == theirs.shape and abs(ours - theirs).max() <= 1e-4 * max(1.0, abs(theirs).max()), row.name

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Owns the speed table: times of operators and steps, against PyTorch side by side and against what the machine can do at best.
+"""Owns the speed table: times of bench_rows.py's rows, against PyTorch side by side and against what the machine can do at best.
 
 Needs the built checkout; torch only with --vs torch, a C compiler only for the machine's limits. Must not contain a time that fails a
 test: it prints and writes CSV, and exits with 1 below a bound only with --gate.
@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 
 import numpy as np
+from bench_rows import ROWS, Row, means
 
 import onemodel as om
 
@@ -33,112 +33,6 @@ MODES = ("fast", "exact")
 
 class Failure(Exception):
     """A run that cannot go on; the text says what is missing and what to do."""
-
-
-# -- the rows -------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table. `make(library)` gets `Ours` or `Torch` and returns what is timed, without arguments.
-
-    target: least torch / onemodel in fast mode; exact: the same in exact mode. flops, copied or read: operations, bytes read and written,
-    or bytes only read of one call that is bound by them, for the share of the machine's limit; limit: the least such share in fast mode.
-    """
-
-    name: str
-    make: Callable
-    target: float
-    exact: float
-    flops: float = 0.0
-    copied: float = 0.0
-    read: float = 0.0
-    limit: float = 0.0
-
-
-def values(seed, *shape):
-    return np.random.default_rng(seed).uniform(-1.0, 1.0, shape).astype(np.float32)
-
-
-def product_rows():
-    squares = [(n, n, n) for n in (64, 128, 256, 512, 1024, 2048)]
-    skinny = [(32, 512, 128), (8, 1024, 256), (1, 1024, 1024), (4096, 64, 576), (64, 4096, 576), (128, 128, 4096)]
-
-    def make(m, n, k, form):
-        def build(lib):
-            # nt: x @ w.T, a layer's forward; tn: g.T @ x, its weight gradient.
-            a = lib.tensor(values(1, k, m)).T if form == "tn" else lib.tensor(values(1, m, k))
-            b = lib.tensor(values(2, n, k)).T if form == "nt" else lib.tensor(values(2, k, n))
-            return lambda: a @ b
-
-        return build
-
-    def row(m, n, k, form="nn"):
-        suffix = "" if form == "nn" else f" {form}"
-        return Row(f"gemm {m}x{n}x{k}{suffix}", make(m, n, k, form), 1.0, 1.0, flops=2.0 * m * n * k,
-                   limit=0.82 if (m, n, k) == (1024, 1024, 1024) else 0.0)
-
-    return [row(*s) for s in (*squares, *skinny)] + [row(*s, form) for s in ((256, 256, 256), (32, 512, 128), (4096, 64, 576))
-                                                     for form in ("nt", "tn")]
-
-
-def elementwise_rows():
-    def make(name, n):
-        def build(lib):
-            x, y = lib.tensor(values(1, n)), lib.tensor(values(2, n))
-            function = lib.function(name)
-            return (lambda: x + y) if name == "add" else lambda: function(x)
-
-        return build
-
-    rows = []
-    for n in (1_000, 100_000, 10_000_000):
-        beyond_caches = n == 10_000_000
-        for name in ("add", "relu", "gelu", "tanh", "sigmoid", "exp"):
-            copied = 4.0 * n * (3 if name == "add" else 2) if beyond_caches else 0.0
-            rows.append(Row(f"{name} {n}", make(name, n), 1.0, 0.7, copied=copied, limit=0.85 if beyond_caches else 0.0))
-        rows.append(Row(f"sum {n}", make("sum", n), 1.0, 0.5, read=4.0 * n if beyond_caches else 0.0))
-    return rows
-
-
-def chain(lib):
-    """100 recorded operations on 16 elements, and their backward pass."""
-    x, a, b, g = lib.tensor(values(1, 16)), lib.tensor(values(2, 16)), lib.tensor(values(3, 16)), lib.tensor(values(4, 16))
-    x.requires_grad_()
-
-    def step():
-        y = x
-        for _ in range(50):
-            y = y * a
-            y = y + b
-        y.backward(g)
-
-    return step
-
-
-def mlp(batch):
-    def build(lib):
-        library, nn, optim = lib.libraries()
-        x, labels = library.tensor(values(1, batch, 64)), library.tensor(np.arange(batch) % 10)
-        model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-        optimizer, loss = optim.SGD(model.parameters(), lr=0.01), nn.CrossEntropyLoss()
-
-        def step():
-            optimizer.zero_grad()
-            loss(model(x), labels).backward()
-            optimizer.step()
-
-        return step
-
-    return build
-
-
-def step_rows():
-    return [Row("chain of 100 operations", chain, 5.0, 5.0), Row("mlp 64-64-10 batch 1", mlp(1), 5.0, 5.0),
-            Row("mlp 64-64-10 batch 32", mlp(32), 5.0, 5.0)]
-
-
-ROWS = (*product_rows(), *elementwise_rows(), *step_rows())
 
 
 # -- the two libraries ----------------------------------------------------------------------------------------------------------
@@ -205,6 +99,7 @@ class Cell:
     seconds: float
     peer: float | None = None
     share: float | None = None
+    apart: float | None = None  # exact / fast, in the exact cell
 
     @property
     def ratio(self):
@@ -221,6 +116,8 @@ class Cell:
             short.append(f"{self.ratio:.2f} of torch, target {self.target:g}")
         if self.share is not None and self.mode == "fast" and self.threads == 1 and self.share < self.row.limit:
             short.append(f"{100 * self.share:.0f} % of the machine's limit, target {100 * self.row.limit:.0f} %")
+        if self.apart is not None and self.row.apart and self.apart > self.row.apart:
+            short.append(f"{self.apart:.2f} of fast mode's time, at most {self.row.apart:g}")
         return short
 
 
@@ -252,7 +149,8 @@ def measure(row, threads, modes, samples, peer=None):
             with om.arithmetic(mode or "fast"):
                 times[mode].append(seconds_of(function, calls, clock))
     middle = {mode: statistics.median(t) for mode, t in times.items()}
-    return [Cell(row, threads, mode, middle[mode], middle.get(None)) for mode in modes]
+    apart = middle["exact"] / middle["fast"] if len(modes) == len(MODES) else None
+    return [Cell(row, threads, mode, middle[mode], middle.get(None), apart=apart if mode == "exact" else None) for mode in modes]
 
 
 @dataclass
@@ -310,37 +208,25 @@ def readable(seconds):
     return f"{seconds * 1e9:.0f} ns"
 
 
-HEAD = f"{'row':28} {'thr':>3} {'mode':5} {'onemodel':>9} {'torch':>9} {'ratio':>6} {'target':>6} {'limit':>6}"
+HEAD = f"{'row':46} {'thr':>3} {'mode':5} {'onemodel':>9} {'torch':>9} {'ratio':>6} {'target':>6} {'limit':>6} {'ex/fast':>7}"
 
 
 def line(cell):
     peer = "" if cell.peer is None else readable(cell.peer)
     ratio = "" if cell.ratio is None else f"{cell.ratio:.2f}"
     share = "" if cell.share is None else f"{100 * cell.share:.0f} %"
-    verdict = "" if cell.peer is None and not cell.row.limit else "short" if cell.shortfalls() else "ok"
-    return (f"{cell.row.name:28} {cell.threads:3} {cell.mode:5} {readable(cell.seconds):>9} {peer:>9} {ratio:>6} {cell.target:6g} "
-            f"{share:>6}  {verdict}").rstrip()
-
-
-SQUARES = tuple(row.name for row in product_rows()[:6])
-
-
-def means(cells):
-    """Bounds over several rows: (text, value, target)."""
-    found = []
-    for threads, mode in dict.fromkeys((c.threads, c.mode) for c in cells):
-        ratios = [c.ratio for c in cells if c.row.name in SQUARES and (c.threads, c.mode) == (threads, mode) and c.ratio]
-        if len(ratios) == len(SQUARES):
-            found.append((f"geometric mean of the GEMM squares, {threads} thr, {mode}", statistics.geometric_mean(ratios), 1.15))
-    return found
+    verdict = "" if cell.peer is None and not cell.row.limit and not cell.row.apart else "short" if cell.shortfalls() else "ok"
+    apart = "" if cell.apart is None else f"{cell.apart:.2f}"
+    return (f"{cell.row.name:46} {cell.threads:3} {cell.mode:5} {readable(cell.seconds):>9} {peer:>9} {ratio:>6} {cell.target:6g} "
+            f"{share:>6} {apart:>7}  {verdict}").rstrip()
 
 
 def write_csv(path, cells):
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["row", "threads", "mode", "seconds", "torch_seconds", "ratio", "target", "share_of_limit"])
+        writer.writerow(["row", "threads", "mode", "seconds", "torch_seconds", "ratio", "target", "share_of_limit", "exact_by_fast"])
         for c in cells:
-            writer.writerow([c.row.name, c.threads, c.mode, c.seconds, c.peer, c.ratio, c.target, c.share])
+            writer.writerow([c.row.name, c.threads, c.mode, c.seconds, c.peer, c.ratio, c.target, c.share, c.apart])
 
 
 def arguments(argv):
