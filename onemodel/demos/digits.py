@@ -1,44 +1,21 @@
-"""Owns the demo `digits`: a multilayer perceptron learns 5 000 real handwritten digits. Must not contain what other models need too."""
+"""Owns the demo `digits`: the 5 000 real handwritten digits, and a multilayer perceptron that learns them. Must not contain how a demo runs."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import gzip
-import hashlib
 import importlib.util
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 import onemodel as om
-from onemodel.demos import DEMOS
+from onemodel.demos import DEMOS, job
+from onemodel.demos.job import Images
 
 SIDE = 28
 PER_CLASS = 500    # rows of each digit in the file, which is sorted by digit
 HELD_OUT = 100     # the last rows of each digit are for testing alone
-EPOCHS = 80
-BATCH = 50
-LEARNING_RATE = 0.1
-MOMENTUM = 0.9
-WEIGHT_DECAY = 5e-5
-
-
-class Digits(NamedTuple):
-    """Images [n, 28, 28] with values 0 to 1, and their digits."""
-
-    images: om.Tensor
-    labels: om.Tensor
-
-
-class Outcome(NamedTuple):
-    accuracy: float
-    seconds: float
-    native_allocations: int
-    digest: str
 
 
 def data_file() -> Path:
@@ -51,7 +28,7 @@ def data_file() -> Path:
     return path
 
 
-def load(images: int | None = None) -> tuple[Digits, Digits]:
+def load(images: int | None = None) -> tuple[Images, Images]:
     """Training and held-out digits; `images` takes that many for training, evenly from all digits."""
     with gzip.open(data_file(), "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
@@ -62,11 +39,11 @@ def load(images: int | None = None) -> tuple[Digits, Digits]:
     return digits(table[:, :kept]), digits(table[:, PER_CLASS - HELD_OUT:])
 
 
-def digits(table: np.ndarray) -> Digits:
+def digits(table: np.ndarray) -> Images:
     """Rows of 784 grey values and a digit."""
     rows = table.reshape(-1, SIDE * SIDE + 1)
     grey = rows[:, :-1].reshape(-1, SIDE, SIDE).astype(np.float32) / np.float32(255)
-    return Digits(om.tensor(grey), om.tensor(rows[:, -1].astype(np.int64)))
+    return Images(om.tensor(grey), om.tensor(rows[:, -1].astype(np.int64)))
 
 
 def perceptron() -> om.nn.Module:
@@ -74,115 +51,15 @@ def perceptron() -> om.nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
-def padded(images: om.Tensor) -> om.Tensor:
-    """A border of one empty pixel, out of which a window of the old size can be cut at nine places."""
-    n = images.shape[0]
-    result = om.zeros(n, SIDE + 2, SIDE + 2)
-    result[:, 1:-1, 1:-1] = images
-    return result
+def falling(share: float) -> float:
+    """In a straight line from 0.1 to 0."""
+    return 0.1 * (1 - share)
 
 
-def shifted(images: om.Tensor, generator: om.Generator) -> om.Tensor:
-    """A batch of padded images, moved together by up to one pixel each way."""
-    top, left = om.randint(3, 2, generator=generator).tolist()
-    return images[:, top:top + SIDE, left:left + SIDE]
-
-
-def accuracy(model: om.nn.Module, test: Digits) -> float:
-    """The share of digits that the model recognises."""
-    with om.no_grad(), om.ActivationScope():
-        return int((model(test.images).argmax(1) == test.labels).cast(om.int64).sum()) / len(test.labels)
-
-
-def digest(model: om.nn.Module) -> str:
-    """SHA-256 over the names and the bits of all weights."""
-    content = "".join(f"{name} {value.sha256()}\n" for name, value in model.state_dict().items())
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def train(training: Digits, test: Digits, epochs: int, seed: int = 0, bar: Any = None) -> tuple[om.nn.Module, Outcome]:
-    """Train a perceptron with momentum and a learning rate that falls in a straight line to zero; `bar` is told of each step."""
-    started = time.perf_counter()
-    generator = om.manual_seed(seed)
-    model = perceptron()
-    optimizer = om.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
-    loader = om.data.DataLoader(om.data.TensorDataset(padded(training.images), training.labels), BATCH, shuffle=True, generator=generator)
-    steps, step, warm = epochs * len(loader), 0, None
-    accuracy(model, test)  # the largest batch: what comes later needs no more memory
-    for _ in range(epochs):
-        for images, labels in loader:
-            optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - step / steps)
-            with om.ActivationScope():
-                loss = om.cross_entropy(model(shifted(images, generator)), labels)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                step += 1
-                if bar is not None:
-                    bar.update()
-                    if step % 20 == 0:
-                        bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
-            if step == min(2, steps):
-                warm = om.pool_stats()
-    share = accuracy(model, test)
-    taken = (om.pool_stats() - warm).native_allocations if warm is not None else 0
-    return model, Outcome(share, time.perf_counter() - started, taken, digest(model))
-
-
-def whole(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 1024:
-        raise argparse.ArgumentTypeError(f"expected a whole number of 1 to 1024, got {text}")
-    return number
-
-
-def some(text: str) -> int:
-    number, most = int(text), 10 * (PER_CLASS - HELD_OUT)
-    if number % 10 or not 10 <= number <= most:
-        raise argparse.ArgumentTypeError(f"expected a multiple of 10 up to {most}, got {text}")
-    return number
-
-
-def seed(text: str) -> int:
-    return om.Generator(int(text)).initial_seed()
-
-
-def progress(steps: int) -> Any:
-    """A bar on the terminal; without tqdm there is none, and training is the same."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return contextlib.nullcontext()
-    return tqdm(total=steps, unit="step", disable=None)
+JOB = job.Job("digits", perceptron, falling, epochs=80, batch=50, weight_decay=5e-5, shift=1, images=(10 * (PER_CLASS - HELD_OUT), 10),
+              load=load, what="real digits")
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the demo; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="onemodel demo digits", description=DEMOS["digits"].summary)
-    parser.add_argument("--epochs", type=whole, default=EPOCHS, help=f"passes over the training images (default {EPOCHS})")
-    parser.add_argument("--images", type=some, help="train on this many images only, a multiple of 10 up to 4000 (default all)")
-    parser.add_argument("--seed", type=seed, default=0, help="of weights, order and shifts (default 0)")
-    parser.add_argument("--isa", choices=om.available_isas(), default=om.get_isa(), help="instruction set (default the best)")
-    parser.add_argument("--threads", type=whole, default=om.get_num_threads(), help="threads (default what the process may use)")
-    parser.add_argument("--arithmetic", choices=("exact", "fast"), default="exact", help="exact: the same weights to the bit everywhere (default)")
-    options = parser.parse_args(argv)
-    try:
-        training, test = load(options.images)
-    except FileNotFoundError as error:
-        print(f"onemodel demo digits: {error}")
-        return 1
-
-    threads = om.get_num_threads()
-    om.set_num_threads(options.threads)
-    steps = options.epochs * -(-len(training.labels) // BATCH)
-    try:
-        with om.use_isa(options.isa), om.arithmetic(options.arithmetic), progress(steps) as bar:
-            _, outcome = train(training, test, options.epochs, options.seed, bar)
-    finally:
-        om.set_num_threads(threads)
-    print(f"{len(training.labels)} real digits, {options.epochs} epochs, {options.arithmetic} arithmetic, {options.isa}, {options.threads} threads")
-    print(f"held-out accuracy       {100 * outcome.accuracy:.1f} % of {len(test.labels)} digits that training never saw")
-    print(f"time                    {outcome.seconds:.1f} s")
-    print(f"memory from the system  {outcome.native_allocations} allocations after warm-up")
-    print(f"weights                 {outcome.digest}")
-    return 0
+    return job.run(JOB, argv)
