@@ -106,11 +106,11 @@ def numbers_of(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers(name):
     """What is a number of elements is never taken from another type, nor beyond the sizes that exist."""
-    for place, given in numbers_of(name):
-        parts = given[place] if isinstance(given[place], (tuple, list)) else ()
+    for place, options in numbers_of(name):
+        parts = options[place] if isinstance(options[place], (tuple, list)) else ()
         for bad in [*WRONG, *OUT]:
             for value in [bad] + [type(parts)([*parts[:i], bad, *parts[i + 1:]]) for i in range(len(parts))]:
-                result = call(name, {**given, place: value})
+                result = call(name, {**options, place: value})
                 kinds = (ValueError, IndexError) if type(bad) is int else (TypeError, ValueError) if isinstance(bad, str) else (TypeError,)
                 if value is bad and parts:  # some take one number for all, some do not
                     kinds += (TypeError,)
