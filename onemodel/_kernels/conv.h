@@ -52,6 +52,10 @@ typedef void om_conv_weights_fn(const om_conv_view *v, const float *w, ptrdiff_t
 typedef void om_conv_spread_fn(const float *src, ptrdiff_t ld, ptrdiff_t rows, ptrdiff_t n, ptrdiff_t outputs, float *y, ptrdiff_t yc,
                                ptrdiff_t yh, ptrdiff_t yw);
 
+/* The same for two phases beside each other: y[r·yc + q·yh + 2·t] = even[(r·lines + q)·evens + t], odd ones behind; odds is evens or one less. */
+typedef void om_conv_pairs_fn(const float *even, const float *odd, ptrdiff_t rows, ptrdiff_t lines, ptrdiff_t evens, ptrdiff_t odds, float *y,
+                              ptrdiff_t yc, ptrdiff_t yh);
+
 #define OM_CONV(ROW)                                                                                       \
     ROW(conv_tile, conv_tile, "a tile of a convolution that reads the image in place")                     \
     ROW(conv_vectors, conv_vectors, "how many vectors of columns such a tile has")                         \
@@ -59,6 +63,7 @@ typedef void om_conv_spread_fn(const float *src, ptrdiff_t ld, ptrdiff_t rows, p
     ROW(conv_panel, conv_panel, "a panel of the matrix of columns out of such a copy")                     \
     ROW(conv_gather, conv_gather, "a panel of the matrix of columns out of the image itself")              \
     ROW(conv_weights, conv_weights, "a panel of a convolution's weights")                                  \
+    ROW(conv_pairs, conv_pairs, "outputs of two phases in turn")                                            \
     ROW(conv_spread, conv_spread, "outputs that lie apart in the result")
 #endif
 
@@ -169,16 +174,26 @@ static void k_conv_copy(const om_conv_view *v, const om_conv_region *r, ptrdiff_
     }
 }
 
+OM_INLINE void conv_panel(const int moves, const float *src, const ptrdiff_t *offset, ptrdiff_t k, const ptrdiff_t *from, const ptrdiff_t *to,
+                          ptrdiff_t ld, float *dst) {
+    const float *x[6];
+    float *d[6];
+    OM_UNROLL for (int i = 0; i < moves; i++) x[i] = src + from[i], d[i] = dst + to[i];
+    for (ptrdiff_t s = 0; s < k; s++)
+        OM_UNROLL for (int i = 0; i < moves; i++) {
+            vf_store(d[i], vf_load(x[i] + offset[s]));
+            d[i] += ld;
+        }
+}
+
 static void k_conv_panel(const float *src, const ptrdiff_t *offset, ptrdiff_t k, ptrdiff_t moves, const ptrdiff_t *from, const ptrdiff_t *to,
                          ptrdiff_t ld, float *dst) {
-    if (moves == 2) {
-        const float *one = src + from[0], *two = src + from[1];
-        float *second = dst + to[1];
-        for (ptrdiff_t s = 0; s < k; s++) {
-            vf_store(dst + s * ld, vf_load(one + offset[s]));
-            vf_store(second + s * ld, vf_load(two + offset[s]));
-        }
-        return;
+    switch (moves) {
+    case 1: conv_panel(1, src, offset, k, from, to, ld, dst); return;
+    case 2: conv_panel(2, src, offset, k, from, to, ld, dst); return;
+    case 3: conv_panel(3, src, offset, k, from, to, ld, dst); return;
+    case 4: conv_panel(4, src, offset, k, from, to, ld, dst); return;
+    case 5: conv_panel(5, src, offset, k, from, to, ld, dst); return;
     }
     for (ptrdiff_t s = 0; s < k; s++, dst += ld) {
         const float *x = src + offset[s];
@@ -214,14 +229,19 @@ static void k_conv_gather(const om_conv_view *v, ptrdiff_t p, ptrdiff_t n, ptrdi
     }
 }
 
+enum { CONV_AHEAD = 4 };
 static void k_conv_weights(const om_conv_view *v, const float *w, ptrdiff_t wr, ptrdiff_t wc, ptrdiff_t kw, ptrdiff_t channels,
                            ptrdiff_t rows, ptrdiff_t ld, float *dst) {
-    for (ptrdiff_t c = 0; c < channels; c++)
+    for (ptrdiff_t c = 0; c < channels; c++) {
+        /* Channels are far apart where rows are near, and no processor foresees that. */
+        if (c + CONV_AHEAD < channels)
+            for (ptrdiff_t r = 0; r < rows * wr && wr < wc; r += 16) __builtin_prefetch(w + (c + CONV_AHEAD) * wc + r);
         for (ptrdiff_t i = 0; i < v->rows.n; i++) {
             const float *from = w + c * wc + (v->rows.first + i * v->rows.step) * kw + v->cols.first;
             for (ptrdiff_t j = 0; j < v->cols.n; j++, from += v->cols.step, dst += ld)
                 for (ptrdiff_t r = 0; r < rows; r++) dst[r] = from[r * wr];
         }
+    }
 }
 
 static void k_conv_spread(const float *restrict src, ptrdiff_t ld, ptrdiff_t rows, ptrdiff_t n, ptrdiff_t outputs, float *restrict y,
@@ -234,6 +254,20 @@ static void k_conv_spread(const float *restrict src, ptrdiff_t ld, ptrdiff_t row
                 for (ptrdiff_t t = 0; t < outputs; t++) to[t] = from[t];
             else
                 for (ptrdiff_t t = 0; t < outputs; t++) to[t * yw] = from[t];
+        }
+    }
+}
+
+static void k_conv_pairs(const float *restrict even, const float *restrict odd, ptrdiff_t rows, ptrdiff_t lines, ptrdiff_t evens,
+                         ptrdiff_t odds, float *restrict y, ptrdiff_t yc, ptrdiff_t yh) {
+    for (; rows > 0; rows--, y += yc) {
+        float *to = y;
+        for (ptrdiff_t q = 0; q < lines; q++, to += yh, even += evens, odd += odds) {
+            for (ptrdiff_t t = 0; t < odds; t++) {
+                to[2 * t] = even[t];
+                to[2 * t + 1] = odd[t];
+            }
+            if (evens > odds) to[2 * odds] = even[odds];
         }
     }
 }

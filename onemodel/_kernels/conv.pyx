@@ -9,11 +9,12 @@ import numpy as np
 cimport numpy as cnp
 
 from onemodel._kernels.conv_plan cimport (
-    DIRECT, K_BLOCK, MOST_MOVES, OM_CONV_VECTORS, OM_GEMM_BIAS_ROWS, OM_GEMM_FIRST, OM_GEMM_LAST, PANELS, PLAIN, Job, om_conv_columns,
-    om_conv_copy_fn, om_conv_gather_fn, om_conv_panel_fn, om_conv_region, om_conv_spread_fn, om_conv_taps, om_conv_tile_fn, om_conv_vectors_fn,
-    om_conv_view, om_conv_weights_fn, plan, round_up, taps_of,
+    A_BLOCK, DIRECT, GATHERED, K_BLOCK, MOST_MOVES, OM_CONV_VECTORS, OM_GEMM_BIAS_ROWS, OM_GEMM_FIRST, OM_GEMM_LAST, PANELS, PLAIN, Job,
+    om_conv_columns, om_conv_copy_fn, om_conv_gather_fn, om_conv_pairs_fn, om_conv_panel_fn, om_conv_region, om_conv_spread_fn, om_conv_taps,
+    om_conv_tile_fn, om_conv_vectors_fn, om_conv_view, om_conv_weights_fn, plan, round_up, taps_of,
 )
 from onemodel._kernels.depthwise cimport depthwise_fits, depthwise_forward, depthwise_input
+from onemodel._kernels.gemm cimport gemm
 from onemodel._kernels.pieces cimport begin, run
 from onemodel._kernels.table cimport current_mode, row_index, table_of
 from onemodel._pool.pool cimport give, take
@@ -26,15 +27,14 @@ cdef Py_ssize_t COPY = row_index("conv_copy", "conv_copy")
 cdef Py_ssize_t PANEL = row_index("conv_panel", "conv_panel")
 cdef Py_ssize_t GATHER = row_index("conv_gather", "conv_gather")
 cdef Py_ssize_t WEIGHTS = row_index("conv_weights", "conv_weights")
+cdef Py_ssize_t PAIRS = row_index("conv_pairs", "conv_pairs")
 cdef Py_ssize_t SPREAD = row_index("conv_spread", "conv_spread")
-
-cdef enum:
-    A_BLOCK = 32768             # floats of weights that meet all columns of a piece before the next do: they stay in L2
 
 # One part of the work: some rows and outputs of one group.
 cdef struct Item:
     const float *x
-    const float *a
+    const float *a              # packed weights of the group, or the weights as they are
+    const float *w
     const float *bias
     float *y
     Py_ssize_t images
@@ -47,15 +47,20 @@ cdef struct Item:
     float *copy
     float *stage
     float *panel
-    Py_ssize_t *offset
+    float *weights
 
 # A phase of an item, at some channels: its view, its outputs, and where the results go.
 cdef struct Pass:
     om_conv_view v
-    const float *a              # weights of the phase
+    const float *a              # weights of the phase, and those of the group as they are
+    const float *weights
     Py_ssize_t k                # steps of the whole chain
     Py_ssize_t k0
     Py_ssize_t kk
+    Py_ssize_t c0               # channels of this pass
+    Py_ssize_t channels
+    Py_ssize_t row0             # first row of the weights packed by the piece
+    const Py_ssize_t *offset
     int flags
     Py_ssize_t nq
     Py_ssize_t nt
@@ -74,7 +79,11 @@ cdef void tiles_of_columns(const Job *j, const Item *u, const Pass *s, Py_ssize_
     for t in range(t0, t1):
         m = small + 1 if t < larger else small
         bias = u.bias + i if u.bias != NULL else NULL
-        if j.packed != NULL:
+        if j.local:
+            a = u.weights + (i - s.row0) * s.kk
+            rsa = 1
+            csa = m
+        elif j.packed != NULL:
             a = s.a + i * s.k + s.k0 * m
             rsa = 1
             csa = m
@@ -85,14 +94,14 @@ cdef void tiles_of_columns(const Job *j, const Item *u, const Pass *s, Py_ssize_
         if columns == NULL:
             j.g.tile(m, n, s.kk, a, rsa, csa, b, ld, c + i * s.rsc, s.rsc, bias, s.flags)
         else:
-            (<om_conv_tile_fn *>j.row[TILE])(m, s.kk, a, rsa, csa, columns, u.offset, c + i * s.rsc, s.rsc, bias, s.flags)
+            (<om_conv_tile_fn *>j.table.row[TILE])(m, s.kk, a, rsa, csa, columns, s.offset, c + i * s.rsc, s.rsc, bias, s.flags)
         i += m
 
 
 cdef void direct_pass(const Job *j, const Item *u, const Pass *s, Py_ssize_t t0, Py_ssize_t t1) noexcept nogil:
     """Vectors along rows of outputs read the copy themselves."""
     cdef om_conv_columns columns
-    cdef Py_ssize_t most = (<om_conv_vectors_fn *>j.row[VECTORS])(j.mr), lanes = j.g.lanes, v = 0, image, q, t, i
+    cdef Py_ssize_t most = (<om_conv_vectors_fn *>j.table.row[VECTORS])(j.mr), lanes = j.g.lanes, v = 0, image, q, t, i
     cdef const float *from_
     for image in range(u.images):
         for q in range(s.nq):
@@ -112,44 +121,59 @@ cdef void direct_pass(const Job *j, const Item *u, const Pass *s, Py_ssize_t t0,
                     v = 0
 
 
-cdef void panel_pass(const Job *j, const Item *u, const Pass *s, Py_ssize_t t0, Py_ssize_t t1) noexcept nogil:
-    """Panels of columns that run over rows and images; the results of an item are contiguous."""
+cdef void pack_panels(const Job *j, const Item *u, const Pass *s) noexcept nogil:
+    """All columns of a pass in panels: outputs one after the other over rows and images, out of the copy; or places of the planes of x."""
     cdef Py_ssize_t from_[MOST_MOVES]
     cdef Py_ssize_t to[MOST_MOVES]
-    cdef Py_ssize_t moves, all = u.images * s.nq * s.nt, p = 0, image = 0, q = 0, t = 0, n, at, take_, ld
+    cdef Py_ssize_t moves, all = u.images * s.nq * s.nt, p = 0, image = 0, q = 0, t = 0, n, at, count
+    cdef float *panel = u.panel
+    if s.kk == 0:
+        return
+    if j.path == PLAIN: # panels of one width in one go: rows of x are then read from end to end
+        n = j.g.width(j.mr, all)
+        p = all - all % n
+        j.g.pack(u.x + s.k0 * s.v.xc + u.t0, s.v.xc, 1, s.kk, p, n, panel)
+        panel += p // n * round_up(n, j.g.lanes) * s.kk
     while p < all:
         n = j.g.width(j.mr, all - p)
-        ld = round_up(n, j.g.lanes)
+        if j.path == PLAIN:
+            j.g.pack(u.x + s.k0 * s.v.xc + u.t0 + p, s.v.xc, 1, s.kk, n, n, panel)
+            panel += round_up(n, j.g.lanes) * s.kk
+            p += n
+            continue
         moves = 0
         at = 0
         while at < n:
-            take_ = min(min(j.g.lanes, s.nt - t), n - at)
+            count = min(min(j.g.lanes, s.nt - t), n - at)
             from_[moves] = image * j.image + q * s.v.sh * j.region.pitch * s.v.sw + t
             to[moves] = at
             moves += 1
-            at += take_
-            t += take_
+            at += count
+            t += count
             if t == s.nt:
                 t = 0
                 q += 1
                 if q == s.nq:
                     q = 0
                     image += 1
-        if s.kk > 0:
-            (<om_conv_panel_fn *>j.row[PANEL])(u.copy, u.offset, s.kk, moves, from_, to, ld, u.panel)
-        tiles_of_columns(j, u, s, t0, t1, n, u.panel, ld, NULL, s.c + p)
+        (<om_conv_panel_fn *>j.table.row[PANEL])(u.copy, s.offset, s.kk, moves, from_, to, round_up(n, j.g.lanes), panel)
+        panel += round_up(n, j.g.lanes) * s.kk
         p += n
 
 
-cdef void plain_pass(const Job *j, const Item *u, const Pass *s, Py_ssize_t t0, Py_ssize_t t1) noexcept nogil:
-    """Columns are places of the planes of x."""
-    cdef Py_ssize_t p = 0, n
-    while p < s.nt:
-        n = j.g.width(j.mr, s.nt - p)
-        if s.kk > 0:
-            j.g.pack(u.x + s.k0 * s.v.xc + u.t0 + p, s.v.xc, 1, s.kk, n, n, u.panel)
-        tiles_of_columns(j, u, s, t0, t1, n, u.panel, round_up(n, j.g.lanes), NULL, s.c + p)
-        p += n
+cdef void panel_pass(const Job *j, const Item *u, const Pass *s, Py_ssize_t t0, Py_ssize_t t1) noexcept nogil:
+    """Each row tile meets all panels, so that its weights stay in L1 and rows of results are written from end to end."""
+    cdef Py_ssize_t all = u.images * s.nq * s.nt, t, p, n, ld
+    cdef const float *panel
+    for t in range(t0, t1):
+        p = 0
+        panel = u.panel
+        while p < all:
+            n = j.g.width(j.mr, all - p)
+            ld = round_up(n, j.g.lanes)
+            tiles_of_columns(j, u, s, t, t + 1, n, panel, ld, NULL, s.c + p)
+            panel += ld * s.kk
+            p += n
 
 
 cdef void gathered_pass(const Job *j, const Item *u, Pass *s, Py_ssize_t t0, Py_ssize_t t1) noexcept nogil:
@@ -168,7 +192,7 @@ cdef void gathered_pass(const Job *j, const Item *u, Pass *s, Py_ssize_t t0, Py_
             s.kk = min(min(K_BLOCK, j.panel_floats // ld), s.k - s.k0)
             s.flags = (OM_GEMM_FIRST if s.k0 == 0 else 0) | (OM_GEMM_LAST if s.k0 + s.kk >= s.k else 0) | OM_GEMM_BIAS_ROWS
             if s.kk > 0:
-                (<om_conv_gather_fn *>j.row[GATHER])(&v, p, n, s.k0, s.kk, u.panel)
+                (<om_conv_gather_fn *>j.table.row[GATHER])(&v, p, n, s.k0, s.kk, u.panel)
             tiles_of_columns(j, u, s, t0, t1, n, u.panel, ld, NULL, s.c + p)
             s.k0 += s.kk
             if s.k0 >= s.k:
@@ -176,33 +200,51 @@ cdef void gathered_pass(const Job *j, const Item *u, Pass *s, Py_ssize_t t0, Py_
         p += n
 
 
-cdef void offsets(const Job *j, const Pass *s, Py_ssize_t channels, Py_ssize_t *offset) noexcept nogil:
-    """Where each step of a pass reads, from an output's place in the copy."""
-    cdef const om_conv_taps *rows = &s.v.rows
-    cdef const om_conv_taps *cols = &s.v.cols
-    cdef Py_ssize_t channel, i, k, row, col, pitch = j.region.pitch, sw = s.v.sw
-    for channel in range(channels):
-        for i in range(rows.n):
-            row = channel * j.region.plane + (rows.at + i * rows.apart - j.low_q) * pitch * sw
-            for k in range(cols.n):
-                col = cols.at + k * cols.apart - j.low_t
-                offset[0] = row + (col if sw == 1 else col % sw * pitch + col // sw)
-                offset += 1
+cdef void offsets(const Job *j, Py_ssize_t *offset) noexcept nogil:
+    """Where each step of a pass reads, from an output's place in the copy: one phase after the other."""
+    cdef const Conv *c = j.c
+    cdef om_conv_taps rows, cols
+    cdef Py_ssize_t row, col, channel, i, k, at, pitch = j.region.pitch, sw = j.view.sw
+    for row in range(min(j.sh, j.oh)):
+        rows = taps_of(j.adjoint, c.kh, c.sh, c.pt, c.dh, row)
+        for col in range(min(j.sw, j.ow)):
+            cols = taps_of(j.adjoint, c.kw, c.sw, c.pl, c.dw, col)
+            for channel in range(j.block):
+                for i in range(rows.n):
+                    for k in range(cols.n):
+                        at = cols.at + k * cols.apart - j.low_t
+                        offset[0] = (channel * j.region.plane + (rows.at + i * rows.apart - j.low_q) * pitch * sw
+                                     + (at if sw == 1 else at % sw * pitch + at // sw))
+                        offset += 1
+
+
+cdef inline void pack_weights(const Job *j, const om_conv_view *v, const float *w, Py_ssize_t i, Py_ssize_t m, Py_ssize_t c0, Py_ssize_t channels,
+                              float *to) noexcept nogil:
+    """m rows from i on, some channels, in rows of m."""
+    (<om_conv_weights_fn *>j.table.row[WEIGHTS])(v, w + i * j.wr + c0 * j.wc, j.wr, j.wc, j.c.kw, channels, m, m, to)
 
 
 cdef void run_pass(const Job *j, const Item *u, Pass *s) noexcept nogil:
     """Some row tiles after the other, so that their weights stay near."""
-    cdef Py_ssize_t t = u.tile0, step = max(1, A_BLOCK // max(1, s.kk * j.mr))
+    cdef Py_ssize_t t = u.tile0, step = u.tile1 - u.tile0, end, i, m
+    if j.local or j.path == DIRECT:
+        step = max(1, A_BLOCK // max(1, s.kk * j.mr))
+    if j.path == PANELS or j.path == PLAIN:
+        pack_panels(j, u, s)
     while t < u.tile1:
+        end = min(t + step, u.tile1)
+        if j.local:
+            s.row0 = begin(j.rows, j.tiles, t)
+            for i in range(t, end):
+                m = begin(j.rows, j.tiles, i)
+                pack_weights(j, &s.v, s.weights, m, begin(j.rows, j.tiles, i + 1) - m, s.c0, s.channels, u.weights + (m - s.row0) * s.kk)
         if j.path == DIRECT:
-            direct_pass(j, u, s, t, min(t + step, u.tile1))
-        elif j.path == PANELS:
-            panel_pass(j, u, s, t, min(t + step, u.tile1))
-        elif j.path == PLAIN:
-            plain_pass(j, u, s, t, min(t + step, u.tile1))
+            direct_pass(j, u, s, t, end)
+        elif j.path == GATHERED:
+            gathered_pass(j, u, s, t, end)
         else:
-            gathered_pass(j, u, s, t, min(t + step, u.tile1))
-        t += step
+            panel_pass(j, u, s, t, end)
+        t = end
 
 
 cdef void run_item(const Job *j, Item *u) noexcept nogil:
@@ -212,9 +254,15 @@ cdef void run_item(const Job *j, Item *u) noexcept nogil:
     cdef Py_ssize_t c0 = 0, channels, row, col, image, count, plane = j.oh * j.ow
     cdef Py_ssize_t row0 = begin(j.rows, j.tiles, u.tile0), rows = begin(j.rows, j.tiles, u.tile1) - row0
     cdef const float *a
+    cdef const Py_ssize_t *offset
     cdef float *stage
     cdef float *y
+    cdef float *to
+    cdef const float *even = NULL
+    cdef const float *from_
+    cdef Py_ssize_t even_outputs = 0
     s.v = j.view
+    s.weights = u.w
     r.row = u.q0 * s.v.sh + j.low_q
     r.col = u.t0 * s.v.sw + j.low_t
     r.rows = (u.q1 - u.q0 - 1) * s.v.sh + j.reach_q + 1
@@ -224,8 +272,9 @@ cdef void run_item(const Job *j, Item *u) noexcept nogil:
         if j.path == DIRECT or j.path == PANELS:
             for image in range(u.images):
                 s.v.x = u.x + image * j.xn + c0 * s.v.xc
-                (<om_conv_copy_fn *>j.row[COPY])(&s.v, &r, channels, u.copy + image * j.image)
+                (<om_conv_copy_fn *>j.table.row[COPY])(&s.v, &r, channels, u.copy + image * j.image)
         a = u.a
+        offset = j.offset
         stage = u.stage
         for row in range(min(j.sh, j.oh)):
             s.v.rows = taps_of(j.adjoint, c.kh, c.sh, c.pt, c.dh, row)
@@ -236,7 +285,11 @@ cdef void run_item(const Job *j, Item *u) noexcept nogil:
                 s.k = j.channels * s.v.rows.n * s.v.cols.n
                 s.k0 = c0 * s.v.rows.n * s.v.cols.n
                 s.kk = channels * s.v.rows.n * s.v.cols.n
+                s.c0 = c0
+                s.channels = channels
                 s.a = a
+                s.offset = offset
+                offset += j.block * s.v.rows.n * s.v.cols.n
                 if j.packed != NULL:
                     a += j.rows * s.k
                 if s.nq <= 0 or s.nt <= 0:
@@ -256,13 +309,23 @@ cdef void run_item(const Job *j, Item *u) noexcept nogil:
                     s.c_image = j.c.groups * j.rows * plane
                     s.c_row = j.ow
                 if s.k > 0 or c0 == 0:
-                    if j.path == DIRECT or j.path == PANELS:
-                        offsets(j, &s, channels, u.offset)
                     run_pass(j, u, &s)
-                if j.apart and c0 + channels >= j.channels:
-                    for image in range(u.images):
-                        (<om_conv_spread_fn *>j.row[SPREAD])(s.c + row0 * s.rsc + image * count, s.rsc, rows, count, s.nt,
-                                                             y + image * c.groups * j.rows * plane + row0 * plane, plane, j.ow * j.sh, j.sw)
+                if not j.apart or c0 + channels < j.channels:
+                    continue
+                # Two phases beside each other are written together. The second has as many outputs in a row, or one fewer.
+                if j.sw == 2 and u.images == 1 and col == 0 and j.ow > 1 and min(u.t1, j.ow // 2) > u.t0:
+                    even = s.c
+                    even_outputs = s.nt
+                    continue
+                for image in range(u.images):
+                    to = y + image * c.groups * j.rows * plane + row0 * plane
+                    from_ = s.c + row0 * s.rsc + image * count
+                    if even != NULL:
+                        (<om_conv_pairs_fn *>j.table.row[PAIRS])(even + row0 * s.nq * even_outputs, from_, rows, s.nq, even_outputs, s.nt, to - 1, plane,
+                                                           j.ow * j.sh)
+                    else:
+                        (<om_conv_spread_fn *>j.table.row[SPREAD])(from_, s.rsc, rows, count, s.nt, to, plane, j.ow * j.sh, j.sw)
+                even = NULL
         c0 += channels
         if c0 >= j.channels:
             break
@@ -272,16 +335,14 @@ cdef void run_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef Job *j = <Job *>context
     cdef Item u
     cdef Py_ssize_t item, rest, group, image, plane = j.oh * j.ow, taps = j.c.kh * j.c.kw
-    cdef size_t floats = <size_t>(j.copy_floats + j.stage_floats + j.panel_floats)
-    cdef size_t table_bytes = <size_t>(j.block * taps) * sizeof(Py_ssize_t) if j.path == DIRECT or j.path == PANELS else 0
-    cdef float *room = <float *>take(floats * sizeof(float) + table_bytes)
+    cdef float *room = <float *>take(<size_t>(j.copy_floats + j.stage_floats + j.panel_floats + j.weight_floats + 16) * sizeof(float))
     if room == NULL:
         j.failed = True
         return
-    u.offset = <Py_ssize_t *>room
-    u.copy = room + table_bytes // sizeof(float)
+    u.copy = room
     u.stage = u.copy + j.copy_floats
     u.panel = u.stage + j.stage_floats
+    u.weights = u.panel + j.panel_floats
     for item in range(piece * j.together, min((piece + 1) * j.together, j.items)):
         rest = item
         u.tile0 = begin(j.tiles, j.parts, rest % j.parts)
@@ -297,7 +358,10 @@ cdef void run_piece(void *context, Py_ssize_t piece) noexcept nogil:
         image = rest // j.c.groups * j.fold
         u.images = min(j.fold, j.c.n - image)
         u.x = j.x + image * j.xn + group * j.channels * j.view.xc
-        u.a = j.packed + group * j.rows * j.channels * taps if j.packed != NULL else j.w + group * j.wg
+        u.w = j.w + group * j.wg
+        u.a = u.w
+        if j.packed != NULL:
+            u.a = j.packed + group * j.rows * j.channels * taps
         u.bias = j.bias + group * j.rows if j.bias != NULL else NULL
         u.y = j.y + (image * j.c.groups + group) * j.rows * plane
         run_item(j, &u)
@@ -316,7 +380,7 @@ cdef void pack_tiles(void *context, Py_ssize_t piece) noexcept nogil:
         for col in range(min(j.sw, j.ow)):
             v.cols = taps_of(j.adjoint, c.kw, c.sw, c.pl, c.dw, col)
             k = j.channels * v.rows.n * v.cols.n
-            (<om_conv_weights_fn *>j.row[WEIGHTS])(&v, j.w + group * j.wg + i * j.wr, j.wr, j.wc, c.kw, j.channels, m, m, to + i * k)
+            pack_weights(j, &v, j.w + group * j.wg, i, m, 0, j.channels, to + i * k)
             to += j.rows * k
 
 
@@ -326,24 +390,48 @@ cdef int execute(Job *j) noexcept nogil:
         return 0
     plan(j)
     j.packed = NULL
+    j.offset = NULL
     j.failed = False
-    if (j.adjoint or j.wr % 1024 == 0) and j.channels > 0:
-        j.packed = <float *>take(<size_t>(j.rows * j.channels * c.kh * c.kw * c.groups) * sizeof(float))
-        if j.packed == NULL:
+    if j.path == DIRECT or j.path == PANELS:
+        j.offset = <Py_ssize_t *>take(<size_t>(j.block * c.kh * c.kw + 1) * sizeof(Py_ssize_t))
+        if j.offset == NULL:
             return -1
-        run(pack_tiles, j, c.groups * j.tiles)
-    run(run_piece, j, j.pieces)
+        offsets(j, j.offset)
+    if j.pack and not j.local:
+        j.packed = <float *>take(<size_t>(j.rows * j.channels * c.kh * c.kw * c.groups) * sizeof(float))
+        if j.packed != NULL:
+            run(pack_tiles, j, c.groups * j.tiles)
+        else:
+            j.failed = True
+    if not j.failed:
+        run(run_piece, j, j.pieces)
     if j.packed != NULL:
         give(j.packed)
+    if j.offset != NULL:
+        give(j.offset)
     return -1 if j.failed else 0
+
+
+cdef int windows_are_images(int mode, const Conv *c, const float *x, const float *w, const float *bias, float *y) noexcept nogil:
+    """The kernel is as large as x: one product for each group, whose rows are images."""
+    cdef Py_ssize_t group, rows = c.oc // c.groups, channels = c.ic // c.groups, k = channels * c.kh * c.kw
+    for group in range(c.groups):
+        if gemm(mode, c.n, rows, k, x + group * channels * c.xc, c.xn, 1, w + group * rows * k, 1, k, y + group * rows, c.oc,
+                bias + group * rows if bias != NULL else NULL):
+            return -1
+    return 0
 
 
 cdef int conv_forward(int mode, const Conv *c, const float *x, const float *w, const float *bias, float *y) noexcept nogil:
     cdef Job j
     if depthwise_fits(c):
         return depthwise_forward(mode, c, x, w, bias, y)
-    j.row = table_of(mode).row
-    j.g = &table_of(mode).gemm
+    # Fast products of at most four rows or of one column may sum along the chain.
+    if (c.oh == 1 and c.ow == 1 and c.pt == 0 and c.pl == 0 and c.kh == c.ih and c.kw == c.iw and (c.kh == 1 or c.dh == 1)
+            and (c.kw == 1 or c.dw == 1) and (c.xh == c.iw or c.ih == 1) and c.xc == c.ih * c.iw and c.n > 4 and c.oc // c.groups > 4):
+        return windows_are_images(mode, c, x, w, bias, y)
+    j.table = table_of(mode)
+    j.g = &j.table.gemm
     j.c = c
     j.adjoint = False
     j.x = x
@@ -373,8 +461,8 @@ cdef int conv_input(int mode, const Conv *c, const float *g, const float *w, con
     cdef Job j
     if depthwise_fits(c):
         return depthwise_input(mode, c, g, w, bias, dx)
-    j.row = table_of(mode).row
-    j.g = &table_of(mode).gemm
+    j.table = table_of(mode)
+    j.g = &j.table.gemm
     j.c = c
     j.adjoint = True
     j.x = g

@@ -1,6 +1,6 @@
 # What a convolution's shape decides, for conv.pyx: its geometry seen from the outputs, how it is cut, and how much scratch a piece takes.
 from onemodel._kernels.conv cimport Conv
-from onemodel._kernels.table cimport om_fn, om_gemm
+from onemodel._kernels.table cimport om_gemm, om_table
 
 cdef extern from "kernels.h" nogil:
     enum:
@@ -47,24 +47,27 @@ cdef extern from "kernels.h" nogil:
     ctypedef void om_conv_gather_fn(const om_conv_view *v, Py_ssize_t p, Py_ssize_t n, Py_ssize_t k0, Py_ssize_t k, float *dst) noexcept nogil
     ctypedef void om_conv_weights_fn(const om_conv_view *v, const float *w, Py_ssize_t wr, Py_ssize_t wc, Py_ssize_t kw, Py_ssize_t channels,
                                      Py_ssize_t rows, Py_ssize_t ld, float *dst) noexcept nogil
+    ctypedef void om_conv_pairs_fn(const float *even, const float *odd, Py_ssize_t rows, Py_ssize_t lines, Py_ssize_t evens, Py_ssize_t odds,
+                                   float *y, Py_ssize_t yc, Py_ssize_t yh) noexcept nogil
     ctypedef void om_conv_spread_fn(const float *src, Py_ssize_t ld, Py_ssize_t rows, Py_ssize_t n, Py_ssize_t outputs, float *y,
                                     Py_ssize_t yc, Py_ssize_t yh, Py_ssize_t yw) noexcept nogil
 
 cdef enum:
     K_BLOCK = 384               # steps of one pass: what a tile reads of the image, or a panel, stays in L1 beside its weights
+    A_BLOCK = 32768             # floats of weights that meet all columns of a piece before the next do: they stay in L2
     MOST_MOVES = 128            # vectors of a panel's row: columns of the widest tile, one at a time at worst
 
 # How a tile finds its columns.
 cdef enum Path:
     DIRECT      # in a padded copy of a part of the image
-    PANELS      # in panels packed from such a copy: rows of outputs too short for vectors
+    PANELS      # in panels packed from such a copy: rows of outputs do not fill vectors
     PLAIN       # 1x1: in panels packed from x, whose planes are the rows of the matrix
     GATHERED    # in panels collected from x tap by tap: kernels and dilations so large that a copy would not stay in a cache
 
 # A convolution seen from its outputs, forward or adjoint. A strided adjoint falls into sh*sw phases, each a convolution of its own with the
 # taps that exist there, whose outputs lie sh and sw apart; forward there is one phase. q, t: row and column within a phase.
 cdef struct Job:
-    const om_fn *row
+    const om_table *table
     const om_gemm *g
     const Conv *c
     bint adjoint
@@ -88,7 +91,9 @@ cdef struct Job:
     bint apart                  # results are collected and then spread
     Py_ssize_t tiles            # of rows, whose sizes differ by one at most
     Py_ssize_t mr               # rows of the first, the largest
-    float *packed               # weights by (group, phase, tile, step), or NULL: read where they are
+    bint pack                   # weights are not read where they are
+    bint local                  # each piece packs what it needs: they are used once or twice
+    float *packed               # weights by (group, phase, tile, step), or NULL
     Py_ssize_t nq               # outputs of phase 0
     Py_ssize_t nt
     Py_ssize_t low_q            # least place of a tap relative to an output's, and its reach
@@ -108,6 +113,8 @@ cdef struct Job:
     Py_ssize_t stage_floats
     Py_ssize_t panel_floats
     om_conv_region region
+    Py_ssize_t weight_floats
+    Py_ssize_t *offset          # of a pass, one phase after the other
     bint failed
 
 cdef inline Py_ssize_t round_up(Py_ssize_t x, Py_ssize_t to) noexcept nogil:

@@ -1,18 +1,20 @@
 """Owns what a convolution's shape decides: where the taps of an output lie, how the work is cut into pieces, what scratch a piece takes.
 
-Must not contain arithmetic on elements, nor anything that depends on the number of threads: results may not either.
+Must not contain arithmetic on elements, and nothing here can change a bit: only because of that may it look at the number of threads.
 """
 
-from onemodel._kernels.table cimport smallest_piece
+from onemodel._kernels.table cimport smallest_piece, thread_count
 
 cdef enum:
     MOST_TAPS = 4096            # of one channel, for which offsets are kept
+    MOST_COLUMNS = 32           # of a product so narrow that its weights are read once: they stream by in long rows
+    PANEL_FLOATS = 65536        # of panels at a time
     COPY_FLOATS = 65536         # of the padded image at a time: it stays in L2
     STAGE_FLOATS = 65536        # of results that lie apart
     WIDEST = 256                # outputs of a row in one piece
     B_PANEL = 16384             # floats of a panel on the stack, where there is no copy
     MADDS_PER_ELEMENT = 16      # multiply-adds that take the time of one element of an element-wise kernel
-    MOST_PIECES = 64
+    PIECES_PER_THREAD = 3
 
 
 cdef inline Py_ssize_t floor_div(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
@@ -70,10 +72,17 @@ cdef Py_ssize_t fitting_rows(const Job *j, Py_ssize_t outputs) noexcept nogil:
     return <Py_ssize_t>((rows - 1) / j.view.sh) + 1 if rows >= 1 else 0
 
 
+cdef Py_ssize_t most_taps(const Job *j, Py_ssize_t k, Py_ssize_t stride, Py_ssize_t dilation) noexcept nogil:
+    """Taps of one axis that one phase has at most."""
+    cdef Py_ssize_t step = stride // greatest_divisor(stride, dilation) if j.adjoint else 1
+    return (k + step - 1) // step
+
+
 cdef void plan(Job *j) noexcept nogil:
     """Everything that the shape decides."""
     cdef const Conv *c = j.c
-    cdef Py_ssize_t taps = c.kh * c.kw, lanes = j.g.lanes, blocks, rq, tc, outputs, phases = min(j.sh, j.oh) * min(j.sw, j.ow)
+    cdef Py_ssize_t taps = most_taps(j, c.kh, c.sh, c.dh) * most_taps(j, c.kw, c.sw, c.dw), lanes = j.g.lanes, k_block = K_BLOCK
+    cdef Py_ssize_t blocks, rq, tc, outputs, columns, threads = thread_count(), phases = min(j.sh, j.oh) * min(j.sw, j.ow)
     cdef double least, work, item
     j.tiles = max((j.rows + j.g.mr - 1) // j.g.mr, 1)
     j.mr = (j.rows + j.tiles - 1) // j.tiles
@@ -83,12 +92,8 @@ cdef void plan(Job *j) noexcept nogil:
     extent(j.adjoint, c.kw, c.sw, c.pl, c.dw, &j.low_t, &j.reach_t)
     j.fold = 1
     j.apart = j.sh > 1 or j.sw > 1
-    j.block = max(1, min(j.channels, K_BLOCK * phases // taps))
-    blocks = (j.channels + j.block - 1) // j.block
-    if blocks > 1:
-        j.block = (j.channels + blocks - 1) // blocks
-    if (taps == 1 and not j.apart and j.view.sh == 1 and j.view.sw == 1 and j.low_q == 0 and j.low_t == 0 and j.oh == j.view.h and j.ow == j.view.w
-            and (j.view.xh == j.ow or j.oh == 1) and (j.oh * j.ow >= 4 * lanes or c.n == 1)):
+    if (taps == 1 and c.kh == 1 and c.kw == 1 and not j.apart and j.view.sh == 1 and j.view.sw == 1 and j.low_q == 0 and j.low_t == 0
+            and j.oh == j.view.h and j.ow == j.view.w and (j.view.xh == j.ow or j.oh == 1) and (j.oh * j.ow >= 4 * lanes or c.n == 1)):
         j.path = PLAIN
         j.nt = j.oh * j.ow      # a plane is one row
         j.nq = 1
@@ -98,12 +103,24 @@ cdef void plan(Job *j) noexcept nogil:
         j.path = DIRECT
     else:
         j.path = PANELS
-        if j.nq * j.nt < 4 * j.g.nr:
-            j.fold = min(c.n, (4 * j.g.nr + j.nq * j.nt - 1) // (j.nq * j.nt))
+        if j.nq * j.nt < 8 * j.g.nr:
+            j.fold = min(c.n, (8 * j.g.nr + j.nq * j.nt - 1) // (j.nq * j.nt))
+    columns = min(j.nq * j.nt, 1024) * min(c.n, 1024)
+    # Rows that share a set of the first-level cache are packed, and so is what does not lie along k.
+    j.pack = (j.adjoint or j.wr % 1024 == 0) and j.channels > 0
+    j.local = j.pack and columns <= 4 * MOST_COLUMNS
+    if not j.pack and j.path == PANELS and columns <= MOST_COLUMNS:
+        k_block = PANEL_FLOATS // round_up(columns, lanes)
+    j.block = max(1, min(j.channels, k_block // taps))
+    blocks = (j.channels + j.block - 1) // j.block
+    if blocks > 1:
+        j.block = (j.channels + blocks - 1) // blocks
     # Pieces: rows of outputs, parts of a row, rows of the product; each with enough work, and small enough for the caches.
-    work = <double>j.rows * max(1, j.channels) * taps
-    least = max(<double>smallest_piece() * MADDS_PER_ELEMENT, work * j.nq * j.nt * c.n * c.groups / MOST_PIECES)
-    outputs = <Py_ssize_t>min(least / (work * j.fold), <double>j.nq * j.nt)
+    work = <double>j.rows * max(1, j.channels) * c.kh * c.kw
+    least = work * j.nq * j.nt * c.n * c.groups
+    if threads > 1:
+        least = max(<double>smallest_piece() * MADDS_PER_ELEMENT, least / (PIECES_PER_THREAD * threads))
+    outputs = <Py_ssize_t>max(1.0, min(least / (work * j.fold), <double>j.nq * j.nt))
     tc = min(j.nt, WIDEST)
     if j.nq == 1 and outputs < tc:
         tc = min(tc, max(outputs, 4 * j.g.nr))
@@ -111,16 +128,24 @@ cdef void plan(Job *j) noexcept nogil:
     if j.path == DIRECT or j.path == PANELS:
         while j.fold > 1 and fitting_rows(j, tc) < min(rq, j.nq):
             j.fold = (j.fold + 1) // 2
-        while j.block > 1 and j.block * taps > 128 * phases and fitting_rows(j, tc) < min(rq, 4):
+        while j.block > 1 and j.block * taps > 128 and fitting_rows(j, tc) < min(rq, 4):
             j.block = (j.block + 1) // 2
         while j.block > 1 and fitting_rows(j, tc) < 1:
             j.block = (j.block + 1) // 2
         rq = min(rq, fitting_rows(j, tc))
-        if rq < 1 or taps > MOST_TAPS:
+        if rq < 1 or c.kh * c.kw > MOST_TAPS:
             j.path = GATHERED
             j.fold = 1
             j.block = j.channels
+            j.local = False
             rq = max(1, outputs // tc)
+    if j.path == PANELS or j.path == PLAIN:
+        while rq > 1 and j.block * taps * (j.fold * rq * tc + j.g.nr) > PANEL_FLOATS:
+            rq = (rq + 1) // 2
+        while j.fold > 1 and j.block * taps * (j.fold * rq * tc + j.g.nr) > PANEL_FLOATS:
+            j.fold = (j.fold + 1) // 2
+        while tc > 4 * j.g.nr and j.block * taps * (j.fold * rq * tc + j.g.nr) > PANEL_FLOATS:
+            tc = (tc + 1) // 2
     if j.fold > 1:
         j.apart = True
     j.chunks_t = (j.nt + tc - 1) // tc
@@ -134,17 +159,26 @@ cdef void plan(Job *j) noexcept nogil:
     item = work * j.fold * rq * tc
     j.items = (c.n + j.fold - 1) // j.fold * c.groups * j.chunks_q * j.chunks_t
     j.parts = 1
-    if j.items < 16:
-        j.parts = max(1, min(j.tiles // 2, <Py_ssize_t>(item / least)))
-        j.parts = min(j.parts, 16 // j.items)
+    if threads > 1 and j.items < PIECES_PER_THREAD * threads:
+        j.parts = max(1, min((j.tiles + 1) // 2, <Py_ssize_t>(item / least)))
+        j.parts = min(j.parts, (PIECES_PER_THREAD * threads + j.items - 1) // j.items)
     while j.apart and j.parts < j.tiles and (j.rows // j.parts + j.mr) * phases * j.fold * rq * tc > STAGE_FLOATS:
         j.parts += 1
     j.items *= j.parts
-    j.together = max(1, min(j.items, <Py_ssize_t>(least / (item / j.parts))))
+    j.together = <Py_ssize_t>max(1.0, min(<double>j.items, least / (item / j.parts)))
     j.pieces = (j.items + j.together - 1) // j.together
-    # Room of a piece. Planes of a copy start in different sets of the first-level cache: an odd number of lines apart.
+    room(j, rq, tc, taps, phases)
+
+
+cdef void room(Job *j, Py_ssize_t rq, Py_ssize_t tc, Py_ssize_t taps, Py_ssize_t phases) noexcept nogil:
+    """Scratch of a piece, in floats. Planes of a copy start in different sets of the first-level cache: an odd number of lines apart."""
+    cdef Py_ssize_t lanes = j.g.lanes
     j.copy_floats = 0
-    j.panel_floats = round_up(128, lanes) + lanes
+    j.stage_floats = 0
+    j.panel_floats = 0
+    j.weight_floats = 0
+    j.region.reach_rows = j.reach_q
+    j.region.reach_cols = j.reach_t
     if j.path == DIRECT or j.path == PANELS:
         j.region.pitch = ((tc - 1) * j.view.sw + j.reach_t + j.view.sw) // j.view.sw
         j.region.plane = round_up(((rq - 1) * j.view.sh + j.reach_q + 1) * j.region.pitch * j.view.sw, 16)
@@ -152,12 +186,11 @@ cdef void plan(Job *j) noexcept nogil:
             j.region.plane += 16
         j.image = j.block * j.region.plane
         j.copy_floats = round_up(j.image * j.fold + 2 * lanes, 16)
-    j.region.reach_rows = j.reach_q
-    j.region.reach_cols = j.reach_t
-    j.stage_floats = 0
     if j.apart:
         j.stage_floats = round_up(((j.tiles + j.parts - 1) // j.parts) * j.mr * phases * j.fold * rq * tc + lanes, 16)
     if j.path == PANELS or j.path == PLAIN:
-        j.panel_floats = round_up(j.g.width(j.mr, 1024), lanes) * j.block * taps + lanes
+        j.panel_floats = round_up(round_up(j.fold * rq * tc, lanes) * j.block * taps + lanes, 16)
     elif j.path == GATHERED:
         j.panel_floats = B_PANEL
+    if j.local:
+        j.weight_floats = max(A_BLOCK, j.mr * j.block * taps)
