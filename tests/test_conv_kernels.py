@@ -4,13 +4,15 @@ The loop nest here is written from docs/ops-conv.md alone, on the fused step tha
 """
 
 import itertools
+import time
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_gemm import EXACT, FAST, FUSED, PATHS, bits, canonical, fused, normal, two_roundings
+from test_gemm import EXACT, FAST, FUSED, PATHS, SPECIAL, bits, canonical, fused, normal, two_roundings
 
+from onemodel import memory
 from onemodel._kernels import conv, table
 from onemodel._pool import pool
 
@@ -86,11 +88,15 @@ def loop_input(case, step=fused):
     return dx.reshape(case.n, case.groups * case.ic, *case.size) + case.bias_x[:, None, None]
 
 
-def check(case, path, mode, loops=(loop_forward, loop_input), **words):
+def check(case, path, mode, known=None):
+    """`known` keeps the loop nest's results for other paths of the same case."""
+    known = {} if known is None else known
     with np.errstate(all="ignore"):
         step = fused if mode == EXACT or path in FUSED else two_roundings
-        for name, got, loop in (("forward", case.forward, loops[0]), ("input", case.input, loops[1])):
-            want, y = loop(case, step), got(mode=mode, **words)
+        for name, got, loop in (("forward", case.forward, loop_forward), ("input", case.input, loop_input)):
+            if (name, step) not in known:
+                known[name, step] = loop(case, step)
+            want, y = known[name, step], got(mode=mode)
             given = bits(y) if mode == EXACT else canonical(y)
             wrong = np.argwhere(given != canonical(want))
             if len(wrong):
@@ -128,6 +134,11 @@ CASES = {
     "only padding": Case(n=1, ic=2, oc=3, size=(2, 2), kernel=(1, 1), padding=(3, 3), end=(3, 3)),
     "weights whose rows share a set": Case(n=1, ic=256, oc=13, size=(4, 9), kernel=(2, 2), padding=(1, 0)),
     "few outputs": Case(n=1, ic=21, oc=3, size=(7, 40), padding=(1, 1), end=(1, 1)),
+    "V02": Case(groups=4, size=(7, 7), stride=(2, 2)),
+    "V04": Case(groups=2, ic=2, oc=2, size=(7, 7), kernel=(2, 2), stride=(3, 3), padding=(1, 1), end=(1, 1)),
+    "V05": Case(ic=2, oc=3, size=(1, 12), kernel=(1, 3), stride=(1, 5)),
+    "V06": Case(ic=3, oc=4, size=(1, 11), kernel=(1, 8), padding=(0, 7), end=(0, 7)),
+    "V13": Case(ic=2, oc=3, size=(5, 5), kernel=(1, 1), stride=(2, 2)),
     "no image": Case(n=0, ic=2, oc=3), "no channel": Case(n=2, ic=0, oc=3), "no output channel": Case(n=2, ic=2, oc=0),
     "no output": Case(n=1, ic=2, oc=3, size=(2, 9)), "no row": Case(n=1, ic=2, oc=3, size=(0, 5), padding=(2, 1), end=(2, 1)),
 }
@@ -135,8 +146,9 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_bits_of_the_loop_nest(name):
+    known = {}
     for path, mode in EVERY:
-        check(CASES[name], path, mode)
+        check(CASES[name], path, mode, known)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -174,3 +186,135 @@ def test_any_geometry(case, path, mode, threads, piece):
     table.set_num_threads(threads)
     table.set_smallest_piece(piece)
     check(case, path, mode)
+
+class Placed(Case):
+    """A case whose x stands in larger storage: its rows are contiguous, all else is apart, and NaN around it must not be read."""
+
+    def __init__(self, **words):
+        super().__init__(**words)
+        n, c, h, w = self.x.shape
+        room = np.full((n + 1, 2 * c, h + 2, w + 5), np.nan, np.float32)
+        view = room[1:, 1::2, 1:-1, 2:-3]
+        view[...] = self.x
+        self.x = view
+
+
+STRIDED = {
+    "direct": {"n": 2, "ic": 4, "oc": 9, "size": (10, 32), "padding": (1, 1), "end": (1, 1)},
+    "panels": {"n": 3, "ic": 4, "oc": 40, "size": (5, 5), "padding": (1, 1), "end": (1, 1)},
+    "1x1": {"n": 2, "ic": 12, "oc": 9, "size": (5, 16), "kernel": (1, 1)},
+    "one row": {"n": 2, "ic": 12, "oc": 9, "size": (1, 90), "kernel": (1, 1)},
+    "as large as x": {"n": 6, "ic": 3, "oc": 9, "size": (3, 4), "kernel": (3, 4)},
+    "stride 3": {"n": 2, "groups": 2, "ic": 4, "oc": 5, "size": (9, 40), "stride": (2, 3), "padding": (1, 0)},
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_x_is_read_by_its_strides(name):
+    case = Placed(**STRIDED[name])
+    want = loop_forward(case)
+    for path, mode in EVERY:
+        if mode == EXACT or path in FUSED:
+            assert np.array_equal(bits(case.forward(mode=mode)), bits(want)), (path, mode)
+    expanded = Case(**STRIDED[name])
+    expanded.x = np.broadcast_to(expanded.x[:1, :1], expanded.x.shape)
+    assert np.array_equal(bits(expanded.forward(mode=EXACT)), bits(loop_forward(expanded)))
+
+
+@pytest.mark.parametrize("name", ["3x3", "1x1", "4x4 stride 2", "small planes", "one dimension", "few outputs"])
+def test_nothing_is_written_beside_the_output(name):
+    case = CASES[name]
+    for _, mode in EVERY:
+        for run, shape in ((case.forward, (case.n, case.groups * case.oc, *case.out)), (case.input, (case.n, case.groups * case.ic, *case.size))):
+            size = int(np.prod(shape))
+            whole = np.full(size + 256, 7, np.float32)
+            got = run(mode=mode, out=whole[128:-128].reshape(shape))
+            assert np.array_equal(got, run(mode=mode)) and np.all(whole[:128] == 7) and np.all(whole[-128:] == 7)
+
+
+@pytest.mark.parametrize("name", ["3x3", "1x1", "4x4 stride 2", "small planes", "one dimension", "weights whose rows share a set"])
+def test_special_values_in_exact_mode(name):
+    """Infinities, signed zeros, denormals, overflow, NaN with a payload, in x, w and g; a padded tap times infinity is NaN."""
+    case = Case.__new__(Case)
+    vars(case).update(vars(CASES[name]))
+    rng = np.random.default_rng(9)
+    for field in ("x", "w", "g", "bias", "bias_x"):
+        array = getattr(case, field)
+        array = np.where(rng.random(array.shape) < 0.02, rng.choice(SPECIAL, array.shape), array).astype(np.float32)
+        array.view(np.uint32)[np.isnan(array)] = 0xFFC12345
+        setattr(case, field, array)
+    with np.errstate(all="ignore"):
+        want = loop_forward(case), loop_input(case)
+    assert any(np.isnan(w).any() for w in want)
+    for path in PATHS:
+        table.select_isa(path)
+        for got, expected in zip((case.forward(mode=EXACT), case.input(mode=EXACT)), want, strict=True):
+            assert np.array_equal(bits(got), canonical(expected)), path
+
+
+def test_kernels_and_dilations_that_leave_no_room_for_a_copy():
+    """Collected tap by tap: a dilation beyond every cache, a kernel of thousands of taps, both ways, strided too."""
+    for case in (Case(ic=1, oc=2, size=(3, 70_000), kernel=(2, 2), dilation=(1, 69_990), padding=(0, 3), end=(0, 2)),
+                 Case(ic=1, oc=2, size=(5, 66_000), kernel=(2, 2), stride=(2, 2), dilation=(2, 65_980), padding=(0, 5)),
+                 Case(ic=1, oc=2, size=(66, 65), kernel=(65, 64), padding=(1, 0), end=(0, 1))):
+        want = loop_forward(case), None if case.kernel[0] > 9 else loop_input(case)
+        for path in ("scalar", PATHS[-1]):
+            table.select_isa(path)
+            assert np.array_equal(bits(case.forward(mode=EXACT)), bits(want[0])), (path, case)
+            assert want[1] is None or np.array_equal(bits(case.input(mode=EXACT)), bits(want[1])), (path, case)
+
+
+def test_scratch_does_not_grow_with_images():
+    def peak(n):
+        case = Case.__new__(Case)
+        vars(case).update(vars(Case(n=1, ic=16, oc=32, size=(32, 32), padding=(1, 1), end=(1, 1))))
+        case.x, case.g, case.n = np.zeros((n, 16, 32, 32), np.float32), np.zeros((n, 32, 32, 32), np.float32), n
+        memory.pool_trim()
+        memory.pool_reset_peak()
+        case.forward(mode=FAST)
+        case.input(mode=FAST)
+        return memory.pool_stats().peak_outstanding_bytes
+
+    table.set_num_threads(1)
+    assert peak(40) <= peak(2) < 4 << 20
+
+
+def test_no_memory_is_an_error_and_keeps_nothing():
+    case = CASES["tall"]
+    before = memory.pool_stats().outstanding_blocks
+    memory.pool_trim()
+    memory.set_pool_limit(memory.pool_stats().outstanding_bytes + 4096)
+    try:
+        for run in (case.forward, case.input):
+            with pytest.raises(MemoryError):
+                run(mode=EXACT)
+    finally:
+        memory.set_pool_limit(None)
+    assert memory.pool_stats().outstanding_blocks == before
+    check(case, PATHS[-1], EXACT)
+
+
+@pytest.mark.parametrize("n", [1, 6])
+def test_threads_take_part(n):
+    case = Case(n=n, ic=16, oc=16, size=(32, 32), padding=(1, 1), end=(1, 1))
+    table.set_num_threads(2)
+    table.set_smallest_piece(1000)
+    for run in (case.forward, case.input):
+        end = time.monotonic() + 20
+        while run() is not None and table.last_threads() < 2:
+            assert time.monotonic() < end, "no convolution ran on more than one thread"
+
+
+def test_outputs_that_no_window_reached_have_a_gradient_of_zero():
+    """V05: the dropped tail, to the bit; without a bias."""
+    for _, mode in EVERY:
+        dx = CASES["V05"].input(mode=mode, bias=None)
+        assert dx.shape[-1] == 12 and (bits(dx[..., 8:]) == 0).all()
+
+
+def test_extra_rows_of_a_transposed_convolution_are_contributions():
+    """K03: stride 2, padding 1, output padding 1."""
+    w = np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)
+    for _, mode in EVERY:
+        y = conv.input_arrays(np.ones((1, 1, 1, 1), np.float32), w, size=(2, 2), stride=(2, 2), padding=(1, 1), mode=mode)
+        assert y.tolist() == [[[[5, 6], [8, 9]]]]
