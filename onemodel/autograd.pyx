@@ -159,7 +159,7 @@ cdef Tensor sum_to(Tensor g, int rank, const Py_ssize_t *dims, int mode, str op)
     return out
 
 
-cdef inline bint owned(Tensor g, Py_ssize_t references) noexcept:
+cdef bint owned(Tensor g, Py_ssize_t references) noexcept:
     """Whether nobody but the caller's `references` can see g's memory, so that it may be written or kept."""
     return (Py_REFCNT(<PyObject *>g) <= references and Py_REFCNT(<PyObject *>g.storage) == 1 and g.storage.scope == NULL
             and g.storage.owner is None and not g.wants_grad)

@@ -16,6 +16,7 @@ from onemodel._kernels.elementwise cimport COMPARE, MAP1, MAP2, MAP3, MAP4, SELE
 from onemodel._kernels.table cimport current_mode, om_fn, row_index, table_of
 from onemodel._pool.pool cimport pin, unpin
 from onemodel.arrays cimport as_tensor
+from onemodel.autograd cimport owned
 from onemodel.tensor cimport (BOOL, FLOAT32, MAX_NDIM, itemsize, Record, Rule, Tensor, alias, attach, data_of, edge_of, new_tensor, recording,
                               same_shape, shape_tuple)
 
@@ -271,6 +272,8 @@ cdef Tensor slope(Map rule, Record r, Tensor g, int i):
     cdef Tensor t, out
     cdef int k, d, lead
     cdef bint flat = True
+    # The gradient of the only input may take the place of a g that only the engine's variable refers to: a pass over memory less.
+    cdef bint in_place = rule.inputs == 1 and g.dense and owned(g, 1)
     if s.kind == PASS_ON:
         return g
     for k in range(s.operands):
@@ -294,7 +297,7 @@ cdef Tensor slope(Map rule, Record r, Tensor g, int i):
             lead = g.rank - t.rank
             for d in range(g.rank):
                 operands[k].steps[d] = 0 if d < lead or (t.dims[d - lead] == 1 and g.dims[d] != 1) else t.steps[d - lead]
-    out = new_tensor(FLOAT32, g.rank, g.dims, False)
+    out = g if in_place and flat else new_tensor(FLOAT32, g.rank, g.dims, False)
     run(s.signature, table_of(r.mode).row[s.row], flat, out, operands, held, s.operands)
     return out
 
