@@ -5,7 +5,7 @@ import importlib.util
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import onemodel as om
 
@@ -14,7 +14,6 @@ if importlib.util.find_spec("torch") is not None:
     import torch
     import torch.nn.functional as F
 
-examples = settings(max_examples=settings().max_examples * 3)
 VALUES = ["ordinary", "ties", "special", "huge", "tiny"]
 
 
@@ -99,7 +98,6 @@ def close(got, want, exact):
 
 
 @pytest.mark.parametrize("spatial", [1, 2])
-@examples
 @given(data=st.data())
 def test_max_pool(spatial, data):
     x, layout = data.draw(planes(spatial))
@@ -113,7 +111,6 @@ def test_max_pool(spatial, data):
 
 
 @pytest.mark.parametrize("spatial", [1, 2])
-@examples
 @given(data=st.data())
 def test_avg_pool(spatial, data):
     x, layout = data.draw(planes(spatial))
@@ -127,7 +124,6 @@ def test_avg_pool(spatial, data):
     compare(lambda t: getattr(om, name)(t, *more), lambda t: getattr(F, name)(t, *more), x, layout, False)
 
 
-@examples
 @given(data=st.data())
 def test_adaptive_pools(data):
     x, layout = data.draw(planes(2))
