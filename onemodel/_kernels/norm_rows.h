@@ -22,8 +22,8 @@ OM_INLINE void norm_four(const int what, const float *const x[4], const float *c
             w[r] = v[r] * widen_4(d * rstd[r]);
         }
     }
-    transpose_4x4(v[0], v[1], v[2], v[3], t);
-    if (what != NORM_SQUARES) transpose_4x4(w[0], w[1], w[2], w[3], u);
+    transpose_4x4(v, t);
+    if (what != NORM_SQUARES) transpose_4x4(w, u);
 }
 
 /* One element of one row. */
@@ -55,16 +55,22 @@ OM_INLINE void norm_chains(const int what, const int side, const float *x, ptrdi
     }
     d4 a0 = load_d4(a8), a1 = load_d4(a8 + 4), b0 = load_d4(b8), b1 = load_d4(b8 + 4), t[4], u[4];
     ptrdiff_t c = 0;
-    for (; c + 4 <= cols; c += 4) {
-        if (what == NORM_SCALED_SUMS) scale = load_f4(gamma + c);
-        norm_four(what, xr, gr, c, m, s, scale, t, u);
-        a0 = a0 + t[0] + t[1] + t[2] + t[3];
-        if (what != NORM_SQUARES) b0 = b0 + u[0] + u[1] + u[2] + u[3];
-        if (side == 8) {
-            norm_four(what, xr + 4, gr + 4, c, m + 4, s + 4, scale, t, u);
+    /* A line of the cache at a time: rows a power of two apart share places there, and what the first four rows need just fits. */
+    while (c + 4 <= cols) {
+        const ptrdiff_t end = c + 16 <= cols ? c + 16 : c + 4;
+        for (ptrdiff_t at = c; at < end; at += 4) {
+            if (what == NORM_SCALED_SUMS) scale = load_f4(gamma + at);
+            norm_four(what, xr, gr, at, m, s, scale, t, u);
+            a0 = a0 + t[0] + t[1] + t[2] + t[3];
+            if (what != NORM_SQUARES) b0 = b0 + u[0] + u[1] + u[2] + u[3];
+        }
+        for (ptrdiff_t at = c; side == 8 && at < end; at += 4) {
+            if (what == NORM_SCALED_SUMS) scale = load_f4(gamma + at);
+            norm_four(what, xr + 4, gr + 4, at, m + 4, s + 4, scale, t, u);
             a1 = a1 + t[0] + t[1] + t[2] + t[3];
             if (what != NORM_SQUARES) b1 = b1 + u[0] + u[1] + u[2] + u[3];
         }
+        c = end;
     }
     *(d4_any *)a8 = a0;
     *(d4_any *)(a8 + 4) = a1;
@@ -229,65 +235,75 @@ static void k_layer_norm(const om_layer_norm *p, const float *x, ptrdiff_t strid
     }
 }
 
-/* One vector of columns of at most eight rows: dx, and the two sums, which fast mode adds up in float before they join the doubles. */
-OM_INLINE void layer_lanes(const int has_dx, const int has_sums, const float *x, ptrdiff_t xs, const float *g, ptrdiff_t gs, ptrdiff_t rows, ptrdiff_t n,
-                           const float *mean, const float *rstd, const float *a, const float *b, vf gamma, float *dx, ptrdiff_t ds, vw *sg, vw *sb) {
-    vf few_g = vf_set(0.0f), few_b = few_g;
-    for (ptrdiff_t r = 0; r < rows; r++, x += xs, g += gs) {
-        vf e = n == LANES ? vf_load(g) : vf_load_tail(g, n);
-        vf h = vf_mul(vf_sub(n == LANES ? vf_load(x) : vf_load_tail(x, n), vf_set(mean[r])), vf_set(rstd[r]));
-        if (has_sums && OM_EXACT) {
-            vw w = vw_from_vf(e);
-            *sb = vw_add(*sb, w);
-            *sg = vw_add(*sg, vw_mul(w, vw_from_vf(h)));
-        } else if (has_sums) {
-            few_b = vf_add(few_b, e);
-            few_g = vf_madd(e, h, few_g);
+/* V whole vectors of columns, or the first n lanes of one, of at most eight rows: dx, and the two sums, which fast mode adds up in float
+ * before they join the doubles. */
+OM_INLINE void layer_lanes(const int V, const int has_dx, const int has_sums, const float *x, ptrdiff_t xs, const float *g, ptrdiff_t gs, ptrdiff_t rows,
+                           ptrdiff_t n, const float *mean, const float *rstd, const float *a, const float *b, const float *gamma, float *dx, ptrdiff_t ds,
+                           vw *sg, vw *sb) {
+    vf few_g[2] = {vf_set(0.0f), vf_set(0.0f)}, few_b[2] = {vf_set(0.0f), vf_set(0.0f)}, scale[2];
+    OM_UNROLL for (int v = 0; v < V; v++) scale[v] = norm_at(gamma, 1, v * LANES, n, 1.0f);
+    for (ptrdiff_t r = 0; r < rows; r++, x += xs, g += gs)
+        OM_UNROLL for (int v = 0; v < V; v++) {
+            vf e = n == LANES ? vf_load(g + v * LANES) : vf_load_tail(g, n);
+            vf h = vf_mul(vf_sub(n == LANES ? vf_load(x + v * LANES) : vf_load_tail(x, n), vf_set(mean[r])), vf_set(rstd[r]));
+            if (has_sums && OM_EXACT) {
+                vw w = vw_from_vf(e);
+                sb[v] = vw_add(sb[v], w);
+                sg[v] = vw_add(sg[v], vw_mul(w, vw_from_vf(h)));
+            } else if (has_sums) {
+                few_b[v] = vf_add(few_b[v], e);
+                few_g[v] = vf_madd(e, h, few_g[v]);
+            }
+            if (has_dx) {
+                e = vf_mul(e, scale[v]);
+                e = vf_result(vf_mul(vf_sub(vf_sub(e, vf_set(a[r])), vf_mul(h, vf_set(b[r]))), vf_set(rstd[r])));
+                if (n == LANES) vf_store(dx + r * ds + v * LANES, e);
+                else vf_store_tail(dx + r * ds, e, n);
+            }
         }
-        if (has_dx) {
-            e = vf_mul(e, gamma);
-            e = vf_result(vf_mul(vf_sub(vf_sub(e, vf_set(a[r])), vf_mul(h, vf_set(b[r]))), vf_set(rstd[r])));
-            if (n == LANES) vf_store(dx + r * ds, e);
-            else vf_store_tail(dx + r * ds, e, n);
-        }
-    }
-    if (has_sums && !OM_EXACT) {
-        *sb = vw_add(*sb, vw_from_vf(few_b));
-        *sg = vw_add(*sg, vw_from_vf(few_g));
+    OM_UNROLL for (int v = 0; has_sums && !OM_EXACT && v < V; v++) {
+        sb[v] = vw_add(sb[v], vw_from_vf(few_b[v]));
+        sg[v] = vw_add(sg[v], vw_from_vf(few_g[v]));
     }
 }
 
+/* Two vectors at a time where those are a line of the cache, since rows a power of two apart share places there. */
 OM_INLINE void layer_block(const int has_dx, const int has_sums, const float *x, ptrdiff_t xs, const float *g, ptrdiff_t gs, ptrdiff_t rows, ptrdiff_t cols,
                            const float *mean, const float *rstd, const float *a, const float *b, const float *gamma, float *dx, ptrdiff_t ds,
                            double *dgamma, double *dbeta) {
-    vw sg = vw_set(0.0), sb = sg;
+    vw sg[2] = {vw_set(0.0), vw_set(0.0)}, sb[2] = {vw_set(0.0), vw_set(0.0)};
     ptrdiff_t c = 0;
-    for (; c + LANES <= cols; c += LANES) {
-        if (has_sums) {
-            sg = vw_load(dgamma + c);
-            sb = vw_load(dbeta + c);
-        }
-        layer_lanes(has_dx, has_sums, x + c, xs, g + c, gs, rows, LANES, mean, rstd, a, b, norm_at(gamma, 1, c, LANES, 1.0f), dx + c, ds, &sg, &sb);
-        if (has_sums) {
-            vw_store(dgamma + c, sg);
-            vw_store(dbeta + c, sb);
-        }
+    while (c + LANES <= cols) {
+        const int two = LANES < 16 && c + 2 * LANES <= cols;
+        if (has_sums)
+            for (int v = 0; v <= two; v++) {
+                sg[v] = vw_load(dgamma + c + v * LANES);
+                sb[v] = vw_load(dbeta + c + v * LANES);
+            }
+        const float *scale = gamma ? gamma + c : NULL;
+        float *to = has_dx ? dx + c : NULL;
+        if (two) layer_lanes(2, has_dx, has_sums, x + c, xs, g + c, gs, rows, LANES, mean, rstd, a, b, scale, to, ds, sg, sb);
+        else layer_lanes(1, has_dx, has_sums, x + c, xs, g + c, gs, rows, LANES, mean, rstd, a, b, scale, to, ds, sg, sb);
+        if (has_sums)
+            for (int v = 0; v <= two; v++) {
+                vw_store(dgamma + c + v * LANES, sg[v]);
+                vw_store(dbeta + c + v * LANES, sb[v]);
+            }
+        c += two ? 2 * LANES : LANES;
     }
     if (c < cols) {
-        double last_g[LANES], last_b[LANES];
+        double last_g[LANES] = {0.0}, last_b[LANES] = {0.0};
         const size_t left = (size_t)(cols - c) * sizeof *last_g;
         if (has_sums) {
-            memset(last_g, 0, sizeof last_g);
-            memset(last_b, 0, sizeof last_b);
             memcpy(last_g, dgamma + c, left);
             memcpy(last_b, dbeta + c, left);
-            sg = vw_load(last_g);
-            sb = vw_load(last_b);
+            sg[0] = vw_load(last_g);
+            sb[0] = vw_load(last_b);
         }
-        layer_lanes(has_dx, has_sums, x + c, xs, g + c, gs, rows, cols - c, mean, rstd, a, b, norm_at(gamma, 1, c, cols - c, 1.0f), dx + c, ds, &sg, &sb);
+        layer_lanes(1, has_dx, has_sums, x + c, xs, g + c, gs, rows, cols - c, mean, rstd, a, b, gamma ? gamma + c : NULL, has_dx ? dx + c : NULL, ds, sg, sb);
         if (has_sums) {
-            vw_store(last_g, sg);
-            vw_store(last_b, sb);
+            vw_store(last_g, sg[0]);
+            vw_store(last_b, sb[0]);
             memcpy(dgamma + c, last_g, left);
             memcpy(dbeta + c, last_b, left);
         }

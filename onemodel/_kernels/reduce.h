@@ -298,17 +298,17 @@ static double sum_row_fast(double acc, const float *x, ptrdiff_t n) {
 
 /* The elements of four rows as doubles, four columns of them, and t[c] = column c: half the shuffles of a transpose of floats that is
  * widened afterwards. */
-static inline __attribute__((always_inline)) d4 widen_4(f4 v) { return __builtin_convertvector(v, d4); }
-static inline __attribute__((always_inline)) void transpose_4x4(d4 a0, d4 a1, d4 a2, d4 a3, d4 t[4]) {
-    d4 b0 = OM_SHUFFLE_D(a0, a1, 0, 4, 2, 6), b1 = OM_SHUFFLE_D(a0, a1, 1, 5, 3, 7);
-    d4 b2 = OM_SHUFFLE_D(a2, a3, 0, 4, 2, 6), b3 = OM_SHUFFLE_D(a2, a3, 1, 5, 3, 7);
+#define widen_4(v) __builtin_convertvector(v, d4) /* no function: compilers warn of vectors by value that are wider than the machine's */
+static inline __attribute__((always_inline)) void transpose_4x4(const d4 a[4], d4 t[4]) {
+    d4 b0 = OM_SHUFFLE_D(a[0], a[1], 0, 4, 2, 6), b1 = OM_SHUFFLE_D(a[0], a[1], 1, 5, 3, 7);
+    d4 b2 = OM_SHUFFLE_D(a[2], a[3], 0, 4, 2, 6), b3 = OM_SHUFFLE_D(a[2], a[3], 1, 5, 3, 7);
     t[0] = OM_SHUFFLE_D(b0, b2, 0, 1, 4, 5);
     t[1] = OM_SHUFFLE_D(b1, b3, 0, 1, 4, 5);
     t[2] = OM_SHUFFLE_D(b0, b2, 2, 3, 6, 7);
     t[3] = OM_SHUFFLE_D(b1, b3, 2, 3, 6, 7);
 }
 static inline __attribute__((always_inline)) f4 load_f4(const float *p) { return *(const f4_any *)p; }
-static inline __attribute__((always_inline)) d4 load_d4(const double *p) { return *(const d4_any *)p; }
+#define load_d4(p) (*(const d4_any *)(p))
 
 /* Eight chains side by side; fewer than eight rows are padded with the last one, whose copies are thrown away. */
 static void sum_rows_8(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *acc) {
@@ -322,9 +322,11 @@ static void sum_rows_8(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff
     d4 s = load_d4(state), u = load_d4(state + 4), t[4];
     ptrdiff_t c = 0;
     for (; c + 4 <= cols; c += 4) {
-        transpose_4x4(widen_4(load_f4(row[0] + c)), widen_4(load_f4(row[1] + c)), widen_4(load_f4(row[2] + c)), widen_4(load_f4(row[3] + c)), t);
+        const d4 upper[4] = {widen_4(load_f4(row[0] + c)), widen_4(load_f4(row[1] + c)), widen_4(load_f4(row[2] + c)), widen_4(load_f4(row[3] + c))};
+        transpose_4x4(upper, t);
         s = s + t[0] + t[1] + t[2] + t[3];
-        transpose_4x4(widen_4(load_f4(row[4] + c)), widen_4(load_f4(row[5] + c)), widen_4(load_f4(row[6] + c)), widen_4(load_f4(row[7] + c)), t);
+        const d4 lower[4] = {widen_4(load_f4(row[4] + c)), widen_4(load_f4(row[5] + c)), widen_4(load_f4(row[6] + c)), widen_4(load_f4(row[7] + c))};
+        transpose_4x4(lower, t);
         u = u + t[0] + t[1] + t[2] + t[3];
     }
     memcpy(state, &s, sizeof s);
