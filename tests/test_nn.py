@@ -372,11 +372,12 @@ LAYERS = {
     "SiLU": ((), (4, 5)), "Softplus": ((2.0, 3.0), (4, 5)), "LeakyReLU": ((0.2,), (4, 5)), "ELU": ((1.5,), (4, 5)), "Dropout": ((0.0,), (4, 5)),
 }
 LOSSES = {"CrossEntropyLoss", "MSELoss", "NLLLoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "BCEWithLogitsLoss"}  # compared in files of their own
+NORMS = {"BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm", "RMSNorm"}  # in test_oracle_norm.py
 PARTS = {"Module", "Parameter", "Sequential", "ModuleList"}
 
 
 def test_every_public_layer_is_compared_with_torch():
-    assert set(nn.__all__) == set(LAYERS) | LOSSES | PARTS
+    assert set(nn.__all__) == set(LAYERS) | LOSSES | NORMS | PARTS
 
 
 def close(ours, theirs):
