@@ -64,7 +64,7 @@ def limited():
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=settings().max_examples)
+@settings(max_examples=settings().max_examples // 2)
 @given(data=st.data())
 def test_any_parameters(name, data):
     sample = data.draw(st.sampled_from([s for s in samples.samples_of(OPS[name]) if s.gradcheck]))

@@ -2,6 +2,7 @@
 arguments. Must not contain a comparison with torch (test_oracle_conv.py) or timings.
 """
 
+import functools
 import time
 
 import hypothesis.strategies as st
@@ -40,51 +41,54 @@ def whole(*shape, seed=0):
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
 
 
-def gradients(function, *arrays, **kwargs):
-    """The result, and the gradients of Σ W·y with whole W."""
-    leaves = [leaf(a) for a in arrays]
-    y = function(*leaves, **kwargs)
-    w = whole(*y.shape, seed=9)
-    y.backward(om.tensor(w))
-    return y.detach().numpy(), [t.grad.numpy() for t in leaves], w
-
-
-def exactly(function, *arrays, **kwargs):
-    """On whole numbers, the operator and its gradients are the float64 definition's, which is linear in each input."""
-    y, found, w = gradients(function, *arrays, **kwargs)
-    reference = om.ops.OPS[function.__name__].reference
-    wide = [a.astype(np.float64) for a in arrays]
-    np.testing.assert_array_equal(y, reference(*wide, **kwargs))
-    for place, got in enumerate(found):
-        expected = np.zeros_like(wide[place])
-        base = reference(*[np.zeros_like(a) if i == place else a for i, a in enumerate(wide)], **kwargs)
-        for i in np.ndindex(expected.shape):
-            unit = np.zeros_like(expected)
+@functools.cache
+def expected_of(name, shapes, kwargs):
+    """Result and gradients of Σ W·y of the float64 definition, which is linear in each input; the derivative is what a unit step changes."""
+    reference = functools.partial(om.ops.OPS[name].reference, **dict(kwargs))
+    wide = [whole(*shape, seed=place).astype(np.float64) for place, shape in enumerate(shapes)]
+    y = reference(*wide)
+    w, found = whole(*y.shape, seed=9), []
+    for place, array in enumerate(wide):
+        slopes, unit = np.empty_like(array), np.zeros_like(array)
+        for i in np.ndindex(array.shape):
             unit[i] = 1
-            expected[i] = np.sum(w * (reference(*[unit if k == place else a for k, a in enumerate(wide)], **kwargs) - base))
-        np.testing.assert_array_equal(got, expected)
+            slopes[i] = np.sum(w * reference(*[unit if k == place else a for k, a in enumerate(wide)]))
+            unit[i] = 0
+        found.append(slopes)
+    return y, w, found
+
+
+def exactly(function, *shapes, **kwargs):
+    """On whole numbers, the operator and its gradients are the definition's to the last bit."""
+    y, w, slopes = expected_of(function.__name__, shapes, tuple(kwargs.items()))
+    leaves = [leaf(whole(*shape, seed=place)) for place, shape in enumerate(shapes)]
+    got = function(*leaves, **kwargs)
+    np.testing.assert_array_equal(got.detach().numpy(), y)
+    got.backward(om.tensor(w))
+    for t, slope in zip(leaves, slopes, strict=True):
+        np.testing.assert_array_equal(t.grad.numpy(), slope)
 
 
 # -- the rows of edge-cases.md --------------------------------------------------------------------------------------------------
 
 
 def test_V02_groups_with_stride(path):
-    exactly(om.conv2d, whole(1, 4, 7, 7), whole(4, 1, 3, 3, seed=1), groups=4, stride=2)
-    exactly(om.conv2d, whole(2, 6, 7, 6), whole(4, 3, 3, 2, seed=1), groups=2, stride=(2, 3), padding=1)
-    exactly(om.conv_transpose2d, whole(1, 4, 3, 4), whole(4, 1, 3, 3, seed=1), groups=4, stride=2)
+    exactly(om.conv2d, (1, 4, 7, 7), (4, 1, 3, 3), groups=4, stride=2)
+    exactly(om.conv2d, (2, 6, 7, 6), (4, 3, 3, 2), groups=2, stride=(2, 3), padding=1)
+    exactly(om.conv_transpose2d, (1, 4, 3, 4), (4, 1, 3, 3), groups=4, stride=2)
 
 
 def test_V04_groups_with_stride_beyond_the_kernel(path):
-    exactly(om.conv2d, whole(1, 4, 7, 8), whole(4, 2, 2, 2, seed=1), groups=2, stride=3, padding=1)
-    exactly(om.conv_transpose2d, whole(1, 4, 3, 2), whole(4, 1, 2, 2, seed=1), groups=2, stride=3, padding=1)
+    exactly(om.conv2d, (1, 4, 7, 8), (4, 2, 2, 2), groups=2, stride=3, padding=1)
+    exactly(om.conv_transpose2d, (1, 4, 3, 2), (4, 1, 2, 2), groups=2, stride=3, padding=1)
 
 
 def test_V05_dropped_tail(path):
     x, w = leaf(normal(0, 1, 1, 12)), leaf(normal(1, 1, 1, 3))
     om.conv1d(x, w, stride=5).backward(om.tensor([[[1.0, 1.0]]]))
     assert x.grad.shape == (1, 1, 12) and x.grad.tolist()[0][0][8:] == [0.0] * 4 and x.grad.tolist()[0][0][3:5] == [0.0] * 2
-    exactly(om.conv1d, whole(1, 1, 12), whole(1, 1, 3, seed=1), stride=5)
-    exactly(om.conv2d, whole(1, 2, 9, 12), whole(3, 2, 3, 2, seed=1), stride=(5, 4))
+    exactly(om.conv1d, (1, 1, 12), (1, 1, 3), stride=5)
+    exactly(om.conv2d, (1, 2, 9, 12), (3, 2, 3, 2), stride=(5, 4))
 
 
 def test_V06_permuted_input_with_padding(path):
@@ -140,7 +144,7 @@ def test_V12_empty_filter():
 def test_V13_stride_beyond_the_kernel(path):
     y = om.conv2d(om.arange(25.0).reshape(1, 1, 5, 5), om.ones(1, 1, 1, 1), stride=2)
     assert y.tolist() == [[[[0, 2, 4], [10, 12, 14], [20, 22, 24]]]]
-    exactly(om.conv2d, whole(1, 1, 5, 5), whole(1, 1, 1, 1, seed=1), stride=2)
+    exactly(om.conv2d, (1, 1, 5, 5), (1, 1, 1, 1), stride=2)
 
 
 def test_K02_K05_output_sizes_that_cannot_be():
@@ -486,3 +490,25 @@ def test_sizes_beyond_any_memory():
         om.conv2d(one.expand(2**50, 1, 3, 3), w)
     change = memory.pool_stats() - before
     assert change.outstanding_blocks == 0 and time.process_time() - start < 1
+
+
+@pytest.mark.parametrize("far", [10**5, 2**31 - 1])
+def test_taps_far_outside_take_no_memory(path, far):
+    """Only the middle tap meets the image: no engine may make the padded image, which would have gigabytes."""
+    om.set_pool_limit(4 << 20)
+    try:
+        for shape, kernel, kwargs in (
+            ((1, 2, 3, 3), (4, 2, 3, 3), {"padding": (1, far), "dilation": (1, far)}), ((1, 4, 3, 3), (4, 1, 3, 3), {"padding": (far, 1), "dilation": (far, 1), "groups": 4}),
+            ((1, 2, 3, 3), (4, 2, 3, 3), {"padding": (far, 1), "stride": (far, 1)}), ((2, 2, 1, 3), (2, 2, 1, 3), {"padding": (0, far), "stride": (1, far)}),
+        ):
+            x, w = om.ones(*shape).requires_grad_(), om.ones(*kernel).requires_grad_()
+            y = om.conv2d(x, w, **kwargs)
+            y.backward(om.ones(*y.shape))
+            assert y.sum().item() == x.grad.sum().item() == w.grad.sum().item() > 0
+            assert np.isfinite(y.detach().numpy()).all()
+        x, w = om.ones(1, 1, 1, 3).requires_grad_(), om.ones(1, 1, 1, 3).requires_grad_()
+        y = om.conv_transpose2d(x, w, dilation=(1, far), padding=(0, far))
+        y.sum().backward()
+        assert y.tolist() == [[[[1.0] * 3]]] and x.grad.tolist() == [[[[1.0] * 3]]] and w.grad.tolist() == [[[[0.0, 3.0, 0.0]]]]
+    finally:
+        om.set_pool_limit(None)
