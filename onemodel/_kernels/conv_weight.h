@@ -47,8 +47,15 @@ static void k_frame(const float *restrict x, ptrdiff_t xh, ptrdiff_t ih, ptrdiff
             if (right == 1) {
                 for (; c + LANES <= hi; c += LANES) vf_store(dst + c, vf_load(from + c));
                 if (c < hi) vf_store(dst + c, vf_load_tail(from + c, hi - c));
-            } else if (right == 2) { /* a constant, which compilers turn into shuffles */
-                for (; c < hi; c++) dst[c] = from[c * 2];
+            } else if (right == 2) {
+                for (; c + LANES < hi; c += LANES) vf_store(dst + c, vf_even(vf_load(from + c * 2), vf_load(from + c * 2 + LANES)));
+                const ptrdiff_t left_over = (hi - c) * 2 - 1; /* up to the last one wanted: beyond it memory may end */
+                if (left_over >= LANES) {
+                    vf rest = left_over > LANES ? vf_load_tail(from + c * 2 + LANES, left_over - LANES) : vf_set(0.0f);
+                    vf_store(dst + c, vf_even(vf_load(from + c * 2), rest));
+                } else if (left_over > 0) {
+                    vf_store(dst + c, vf_even(vf_load_tail(from + c * 2, left_over), vf_set(0.0f)));
+                }
             } else {
                 for (; c < hi; c++) dst[c] = from[c * right];
             }

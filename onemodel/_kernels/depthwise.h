@@ -136,18 +136,15 @@ static void k_planes(const float *x, ptrdiff_t xc, ptrdiff_t n, ptrdiff_t xh, pt
 static void k_interleave(const float *src, ptrdiff_t apart, ptrdiff_t cols, ptrdiff_t phases, ptrdiff_t rows, ptrdiff_t width, float *dst,
                          ptrdiff_t pitch) {
     for (ptrdiff_t r = 0; r < rows; r++, dst += pitch, src += cols) {
-        const float *restrict a = src, *restrict b = src + apart;
-        float *restrict d = dst;
-        if (phases == 2) {
-            for (ptrdiff_t c = 0; c < width / 2; c++) {
-                d[2 * c] = a[c];
-                d[2 * c + 1] = b[c];
+        ptrdiff_t c = 0;
+        if (phases == 2)
+            for (; (c + LANES) * 2 <= width; c += LANES) {
+                vf a = vf_load(src + c), b = vf_load(src + apart + c);
+                vf_store(dst + c * 2, vf_zip_lo(a, b));
+                vf_store(dst + c * 2 + LANES, vf_zip_hi(a, b));
             }
-            if (width % 2) d[width - 1] = a[width / 2];
-        } else {
-            for (ptrdiff_t p = 0; p < phases; p++)
-                for (ptrdiff_t c = 0; c * phases + p < width; c++) d[c * phases + p] = a[p * apart + c];
-        }
+        for (; c * phases < width; c++)
+            for (ptrdiff_t p = 0; p < phases && c * phases + p < width; p++) dst[c * phases + p] = src[p * apart + c];
     }
 }
 #endif

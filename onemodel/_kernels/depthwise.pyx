@@ -191,6 +191,22 @@ cdef Place place_of(const Job *j, Py_ssize_t unit) noexcept nogil:
     return p
 
 
+cdef void go_on(const Job *j, Place *p, Py_ssize_t rows, Py_ssize_t cols) noexcept nogil:
+    """The next unit's place, rows and columns being those that the chunks divide: divisions would take as long as a small window."""
+    p.col += j.cols
+    if p.col < cols:
+        return
+    p.col = 0
+    p.row += j.rows
+    if p.row < rows:
+        return
+    p.row = 0
+    p.channel += 1
+    if p.channel == j.c.groups:
+        p.channel = 0
+        p.image += 1
+
+
 cdef void forward_window(const Job *j, const Place *p, float *room) noexcept nogil:
     cdef const Conv *c = &j.c
     cdef Py_ssize_t pitch = parts_of(j.wide, c.sw), phase
@@ -212,16 +228,19 @@ cdef void forward_outputs(const Job *j, const Place *p, const float *room) noexc
 cdef void forward_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef Job *j = <Job *>context
     cdef Py_ssize_t window = j.high * parts_of(j.wide, j.c.sw) * min(j.c.sw, j.wide), unit, last, end, i
+    cdef Place place
     cdef Place at[BESIDE]
     cdef float *room = <float *>take((beside(window) * window + VECTOR) * sizeof(float))
     if room == NULL:
         j.failed = -1
         return
     unit, end = begin(j.units, j.pieces, piece), begin(j.units, j.pieces, piece + 1)
+    place = place_of(j, unit)
     while unit < end:
         last = min(beside(window), end - unit)
         for i in range(last):
-            at[i] = place_of(j, unit + i)
+            at[i] = place
+            go_on(j, &place, j.c.oh, j.c.ow)
             forward_window(j, &at[i], room + i * window)
         for i in range(last):
             forward_outputs(j, &at[i], room + i * window)
@@ -287,16 +306,19 @@ cdef void input_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef Job *j = <Job *>context
     cdef Py_ssize_t window = j.many * j.high * j.wide, windows = beside(window) * window + VECTOR, unit, last, end, i
     cdef Py_ssize_t outs = j.rows * j.cols * j.c.sw if j.c.sw > 1 else 0
+    cdef Place place
     cdef Place at[BESIDE]
     cdef float *room = <float *>take((windows + outs + j.many * j.taps) * sizeof(float))
     if room == NULL:
         j.failed = -1
         return
     unit, end = begin(j.units, j.pieces, piece), begin(j.units, j.pieces, piece + 1)
+    place = place_of(j, unit)
     while unit < end:
         last = min(beside(window), end - unit)
         for i in range(last):
-            at[i] = place_of(j, unit + i)
+            at[i] = place
+            go_on(j, &place, parts_of(j.c.ih, j.c.sh), parts_of(j.c.iw, j.c.sw))
             input_window(j, &at[i], room + i * window)
         for i in range(last):
             input_outputs(j, &at[i], room + i * window, room + windows, room + windows + outs)
