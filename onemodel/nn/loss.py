@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from onemodel.nn.module import Module
+from onemodel.ops.ctc import ctc_loss
 from onemodel.ops.errors import binary_cross_entropy_with_logits, huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from onemodel.ops.loss import cross_entropy, nll_loss, reduction_code
 from onemodel.ops.parameters import real
@@ -108,3 +113,24 @@ class CrossEntropyLoss(_Loss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
+
+
+class CTCLoss(_Loss):
+    """Negative log-likelihood of label sequences over all alignments, from log-probabilities [T, N, C]; blank is the class between labels."""
+
+    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
+        super().__init__(reduction)
+        if isinstance(blank, bool) or not isinstance(blank, (int, np.integer)):
+            raise TypeError(f"CTCLoss: blank must be an int, got {type(blank).__name__}")
+        if not isinstance(zero_infinity, bool):
+            raise TypeError(f"CTCLoss: zero_infinity must be True or False, got {type(zero_infinity).__name__}")
+        if not 0 <= blank < 2**31:
+            raise ValueError(f"CTCLoss: blank must be a class, from 0 on, got {blank if abs(int(blank)) < 2**64 else 'a number beyond 64 bits'}")
+        self.blank, self.zero_infinity = int(blank), zero_infinity
+
+    def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequence[int] | int,
+                target_lengths: Tensor | Sequence[int] | int) -> Tensor:
+        return ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity)
+
+    def extra_repr(self) -> str:
+        return f"blank={self.blank}, {super().extra_repr()}, zero_infinity={self.zero_infinity}"

@@ -15,6 +15,7 @@ from onemodel.ops.dropout import dropout
 from onemodel.ops.reduce import amax
 from onemodel.ops.softmax import softmax
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
+from onemodel.tensor import Tensor
 
 _OP = "scaled_dot_product_attention"
 
@@ -129,17 +130,24 @@ class ScaledDotProductAttention(Op):
     ]
 
 
-def _with_dropout(query, key, value, mask, dropout_p, causal, scale):
-    """The composition, whose weights exist as a tensor and can be dropped; rows that see no key pass no softmax."""
+def lower_triangle(queries: int, keys: int) -> Tensor:
+    """True where a key stands at or before the query."""
+    return tensor(np.tril(np.ones((queries, keys), bool)))
+
+
+def composed(query, key, value, mask, dropout_p, causal, scale):
+    """(y, weights) of the composition, whose weights exist as a tensor and can be dropped; rows that see no key pass no softmax."""
     s = (query @ key.transpose(-2, -1)) * scale
     if causal:
-        mask = tensor(np.tril(np.ones(s.shape[-2:], bool)))
+        mask = lower_triangle(*s.shape[-2:])
     if mask is None:
-        return dropout(softmax(s, -1), dropout_p) @ value
-    s = s + mask if mask.dtype == np.float32 else where(mask, s, -math.inf)
-    blind = amax(s.detach(), -1, keepdim=True) == -math.inf
-    weights = where(blind, 0.0, softmax(where(blind, 0.0, s), -1))
-    return dropout(weights, dropout_p) @ value
+        weights = softmax(s, -1)
+    else:
+        s = s + mask if mask.dtype == np.float32 else where(mask, s, -math.inf)
+        blind = amax(s.detach(), -1, keepdim=True) == -math.inf
+        weights = where(blind, 0.0, softmax(where(blind, 0.0, s), -1))
+    weights = dropout(weights, dropout_p)
+    return weights @ value, weights
 
 
 @public("scaled_dot_product_attention", "attention", method=False)
@@ -153,5 +161,5 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     query, key, value = (t if t.shape[:-2] == lead else t.expand(*lead, *t.shape[-2:]) for t in (query, key, value))
     if dropout_p:
-        return _with_dropout(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        return composed(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
     return ScaledDotProductAttention.apply(query, key, value, attn_mask, bool(is_causal), scale)

@@ -6,7 +6,7 @@ from onemodel.arrays import require
 from onemodel.errors import ShapeError
 from onemodel.ops import recurrent
 from onemodel.ops.dropout import dropout as drop
-from onemodel.ops.join import cat, stack
+from onemodel.ops.join import cat, split, stack
 from onemodel.registry import public
 from onemodel.tensor import Tensor
 
@@ -77,7 +77,8 @@ def _lstm_layer(x, w_ih, w_hh, b_ih, b_hh, h0, c0, reverse):
     recurrent.check("lstm_layer", x, w_ih, w_hh, b_ih, b_hh, h0, c0)
     block = recurrent.LstmLayer.apply(x, w_ih, w_hh, b_ih, b_hh, h0, c0, reverse, True)  # the final cell state stands behind the last step
     steps = x.shape[0]
-    return block.slice(0, 0, steps), (block.select(0, 0 if reverse else steps - 1), block.select(0, steps))
+    y, cell = split(block, [steps, 1])  # one buffer for the gradients of both
+    return y, (y.select(0, 0 if reverse else steps - 1), cell.squeeze(0))
 
 
 def _gru_layer(x, w_ih, w_hh, b_ih, b_hh, h0, reverse):
