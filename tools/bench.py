@@ -208,7 +208,7 @@ def readable(seconds):
     return f"{seconds * 1e9:.0f} ns"
 
 
-HEAD = f"{'row':46} {'thr':>3} {'mode':5} {'onemodel':>9} {'torch':>9} {'ratio':>6} {'target':>6} {'limit':>6} {'ex/fast':>7}"
+HEAD = f"{'row':54} {'thr':>3} {'mode':5} {'onemodel':>9} {'torch':>9} {'ratio':>6} {'target':>6} {'limit':>6} {'ex/fast':>7}"
 
 
 def line(cell):
@@ -217,7 +217,7 @@ def line(cell):
     share = "" if cell.share is None else f"{100 * cell.share:.0f} %"
     verdict = "" if cell.peer is None and not cell.row.limit and not cell.row.apart else "short" if cell.shortfalls() else "ok"
     apart = "" if cell.apart is None else f"{cell.apart:.2f}"
-    return (f"{cell.row.name:46} {cell.threads:3} {cell.mode:5} {readable(cell.seconds):>9} {peer:>9} {ratio:>6} {cell.target:6g} "
+    return (f"{cell.row.name:54} {cell.threads:3} {cell.mode:5} {readable(cell.seconds):>9} {peer:>9} {ratio:>6} {cell.target:6g} "
             f"{share:>6} {apart:>7}  {verdict}").rstrip()
 
 
