@@ -56,9 +56,68 @@ class Decoder(Reference):
         yield om.mse_loss(y, target)
 
 
-MODELS = {"convnet": ConvNet, "decoder": Decoder}
+class Encoder(Reference):
+    """Embedded ids and what is added to them (x, as positions are), two encoder layers with padding hidden, linear and cross entropy.
+
+    The first layer has torch's defaults, norms behind and relu; the second has them before, and gelu.
+    """
+
+    def __init__(self, vocabulary=24, width=16, heads=4, hidden=40, classes=6):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList([
+            nn.TransformerEncoderLayer(width, heads, hidden, dropout=0.0, batch_first=True),
+            nn.TransformerEncoderLayer(width, heads, hidden, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)])
+        self.head = nn.Linear(width, classes)
+
+    def values(self, ids, x, hidden, labels):
+        yield (y := self.embedding(ids) + x)
+        for layer in self.layers:
+            yield (y := layer(y, src_key_padding_mask=hidden))
+        yield (y := self.head(y))
+        yield om.cross_entropy(y.flatten(0, 1), labels.flatten())
+
+
+class Crnn(Reference):
+    """Two stages of convolution, relu and pooling, the height folded into the channels, two LSTM layers in both directions, linear, CTC."""
+
+    def __init__(self, channels=(6, 8), height=8, hidden=6, classes=7):
+        super().__init__()
+        a, b = channels
+        self.stages = nn.Sequential(nn.Conv2d(1, a, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(a, b, 3, padding=1), nn.ReLU(),
+                                    nn.MaxPool2d((2, 1)))
+        self.lstm = nn.LSTM(b * height // 4, hidden, 2, bidirectional=True)
+        self.head = nn.Linear(2 * hidden, classes)
+
+    def values(self, x, targets, input_lengths, target_lengths):
+        yield (y := self.stages(x))
+        y, (h, c) = self.lstm(y.flatten(1, 2).permute(2, 0, 1))
+        yield y
+        yield h
+        yield c
+        del h, c
+        yield (y := om.log_softmax(self.head(y), 2))
+        yield om.ctc_loss(y, targets, input_lengths, target_lengths)
+
+
+class Gru(Reference):
+    """A GRU layer in both directions with initial states that are learnt; the loss looks at all outputs and at the final states."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(5, 7, bidirectional=True)
+        self.h0 = nn.Parameter(om.zeros(2, 3, 7))
+
+    def values(self, x, target, final):
+        y, h = self.gru(x, self.h0)
+        yield y
+        yield h
+        yield om.mse_loss(y, target) + om.mse_loss(h, final)
+
+
+MODELS = {"convnet": ConvNet, "decoder": Decoder, "encoder": Encoder, "crnn": Crnn, "gru": Gru}
 # Zero in theory, for a batch norm behind it takes any constant away: what is there is rounding alone.
-ZERO = {"grad.stages.0.bias", "grad.stages.4.bias"}
+ZERO = {"convnet": {"grad.stages.0.bias", "grad.stages.4.bias"}}
 
 
 def oracle(name):

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PINNED = ROOT / "testdata" / "exact" / "models.txt"
 each_model = pytest.mark.parametrize("name", models.MODELS)
 # Largest difference of any gradient over its largest element that was seen on any path, and a little more; 1e-4 is what must hold.
-WORST = {"convnet": 1e-6, "decoder": 1.2e-6}
-KILOBYTES = 17      # of garbage that a step of the conv net may make
+WORST = {"convnet": 1e-6, "decoder": 1.2e-6, "encoder": 8e-7, "crnn": 1.5e-6, "gru": 6e-7}
+KILOBYTES = {"convnet": 17, "encoder": 58}      # of garbage that a step may make
 
 
 def computed(name):
@@ -36,7 +36,7 @@ def computed(name):
     return {**found, **{key: value for key, value in model.state_dict().items() if "running" in key or "num_batches" in key}}
 
 
-def errors(found, wanted):
+def errors(found, wanted, zero=()):
     """Per array, the largest difference over the largest element; for gradients that are zero in theory, over the largest gradient."""
     largest = max(abs(value.numpy()).max() for key, value in wanted.items() if key.startswith("grad."))
     assert set(found) == set(wanted)
@@ -44,30 +44,30 @@ def errors(found, wanted):
     for key, value in found.items():
         a, b = value.numpy(), wanted[key].numpy()
         assert a.shape == b.shape and a.dtype == b.dtype, key
-        result[key] = float(abs(a).max() / largest if key in models.ZERO else abs(a - b).max() / abs(b).max())
+        result[key] = float(abs(a).max() / largest if key in zero else abs(a - b).max() / abs(b).max())
     return result
 
 
 @each_model
 @pytest.mark.parametrize("column", ["torch", "truth"])
 def test_every_gradient_is_the_oracles(name, column):
-    wanted = models.oracle(name)[column]
+    wanted, zero = models.oracle(name)[column], models.ZERO.get(name, ())
     worst = {}
     for isa, mode, threads in paths(threads=(2,)):
-        for key, error in errors(computed(name), wanted).items():
+        for key, error in errors(computed(name), wanted, zero).items():
             worst[key] = max(worst.get(key, (0.0,)), (error, isa, mode))
-            assert error < 1e-5 if key in models.ZERO else error <= WORST[name], (key, error, isa, mode, threads)
-    print(name, column, max((value, key) for key, value in worst.items() if key not in models.ZERO))
+            assert error < 1e-5 if key in zero else error <= WORST[name], (key, error, isa, mode, threads)
+    print(name, column, max((value, key) for key, value in worst.items() if key not in zero))
 
 
 def test_an_error_of_a_thousandth_is_found():
     wanted = models.oracle("convnet")["torch"]
-    found = computed("convnet")
+    zero, found = models.ZERO["convnet"], computed("convnet")
     changed = found["grad.stages.4.weight"]
     changed.numpy()[3, 1] *= 1.001
-    assert 1e-5 < errors(found, wanted)["grad.stages.4.weight"] < 1e-3
+    assert 1e-5 < errors(found, wanted, zero)["grad.stages.4.weight"] < 1e-3
     found["grad.stages.0.bias"].numpy()[2] = 2e-5
-    assert errors(found, wanted)["grad.stages.0.bias"] > 1e-5
+    assert errors(found, wanted, zero)["grad.stages.0.bias"] > 1e-5
 
 
 @each_model
@@ -113,11 +113,12 @@ def trainer(name):
 
     def step():
         with om.ActivationScope():
-            optimizer.zero_grad()
-            om.clear_grad(inputs["x"])
             loss = model(**inputs)
             loss.backward()
             optimizer.step()
+            # Here, not before the next step: the block of a gradient may be a line of 64 bytes longer than asked in one step and not in the next.
+            optimizer.zero_grad()
+            om.clear_grad(inputs["x"])
             return loss.item()
 
     return step
@@ -175,10 +176,11 @@ def garbage(step):
         gc.enable()
 
 
-def test_a_step_of_the_conv_net_makes_little_garbage():
-    made = garbage(trainer("convnet"))
-    print("garbage of a step of the conv net, bytes", made)
-    assert 100 < made <= KILOBYTES * 1000, made
+@pytest.mark.parametrize("name", KILOBYTES)
+def test_a_step_makes_little_garbage(name):
+    made = garbage(trainer(name))
+    print("garbage of a step, bytes", name, made)
+    assert 100 < made <= KILOBYTES[name] * 1000, made
 
 
 def test_garbage_is_seen():
@@ -199,16 +201,18 @@ def tool(name, monkeypatch):
 
 @pytest.mark.oracle
 @pytest.mark.checkout
-@pytest.mark.parametrize("program,name", [("autograd_oracle", "convnet"), ("rnn_oracle", "decoder")])
-def test_the_tool_makes_this_file(program, name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("program,names", [("autograd_oracle", ("convnet", "encoder")), ("rnn_oracle", ("decoder", "crnn", "gru", "ctc"))])
+def test_the_tool_makes_these_files(program, names, tmp_path, monkeypatch):
     made = tool(program, monkeypatch)
     monkeypatch.setattr(sys.modules.get("autograd_oracle", made), "FOLDER", tmp_path)
     made.main()
-    old, new = om.load(models.FOLDER / f"{name}.safetensors"), om.load(tmp_path / f"{name}.safetensors")
-    assert set(old) == set(new)
-    for key in old:
-        a, b = old[key].numpy(), new[key].numpy()
-        assert np.array_equal(a, b) or not key.startswith(("input.", "weight.")) and abs(a - b).max() <= 1e-5 * max(abs(a).max(), 0.1), key
+    assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(names)
+    for name in names:
+        old, new = om.load(models.FOLDER / f"{name}.safetensors"), om.load(tmp_path / f"{name}.safetensors")
+        assert set(old) == set(new)
+        for key in old:
+            a, b = np.nan_to_num(old[key].numpy()), np.nan_to_num(new[key].numpy())  # a loss of no alignment is infinite
+            assert np.array_equal(a, b) or not key.startswith(("input.", "weight.")) and abs(a - b).max() <= 1e-5 * max(abs(a).max(), 0.1), (name, key)
 
 
 def torch_peak(step, path):

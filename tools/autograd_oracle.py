@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Owns testdata/autograd/convnet.safetensors: PyTorch's losses and gradients of the conv net, and how such a file is made. Must not import onemodel.
+"""Owns convnet and encoder.safetensors of testdata/autograd: PyTorch's losses and gradients of these models, and how such a file is made.
+Must not import onemodel.
 
 Run by hand, `python tools/autograd_oracle.py`, with torch 2.13.0 for CPUs installed; the output is committed. torch is a black box here: weights
 come from NumPy's generator, and what it computes from them in float32 and in float64 is written down.
@@ -27,6 +28,27 @@ class ConvNet(nn.Module):
 
     def forward(self, x, labels):
         return nn.functional.cross_entropy(self.head(self.stages(x)), labels)
+
+
+class Encoder(nn.Module):
+    """Embedded ids and what is added to them (x, as positions are), two encoder layers with padding hidden, linear and cross entropy.
+
+    The first layer has torch's defaults, norms behind and relu; the second has them before, and gelu.
+    """
+
+    def __init__(self, vocabulary=24, width=16, heads=4, hidden=40, classes=6):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList([
+            nn.TransformerEncoderLayer(width, heads, hidden, dropout=0.0, batch_first=True),
+            nn.TransformerEncoderLayer(width, heads, hidden, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)])
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, ids, x, hidden, labels):
+        y = self.embedding(ids) + x
+        for layer in self.layers:
+            y = layer(y, src_key_padding_mask=hidden)
+        return nn.functional.cross_entropy(self.head(y).flatten(0, 1), labels.flatten())
 
 
 def seeded(model, seed):
@@ -64,12 +86,17 @@ def write(name, make, inputs, seed):
     content = {**arrays(inputs, "input"), **arrays(dict(seeded(make(), seed).named_parameters()), "weight")}
     for kind, dtype in (("torch", torch.float32), ("truth", torch.float64)):
         content |= arrays(results(seeded(make(), seed), inputs, dtype), kind)
+    save(name, content)
+
+
+def save(name, content):
+    """Write the file, and print the size and the rounding of each result."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     path = FOLDER / f"{name}.safetensors"
     save_file(content, path, {"made_by": f"tools, torch {torch.__version__.partition('+')[0]}"})
     print(f"{path.name}: {path.stat().st_size} bytes; the largest float32 value of each result, and how far it is from float64:")
     for key in (key for key in content if key.startswith("torch.") and content[key].dtype == np.float32):
-        size, error = np.abs(content[key]).max(), np.abs(content[key] - content["truth" + key[5:]]).max()
+        size, error = np.abs(content[key]).max(), np.abs(np.nan_to_num(content[key]) - np.nan_to_num(content["truth" + key[5:]])).max()
         print(f"  {key[6:]:32} {size:9.2e} {error:9.2e}")
 
 
@@ -77,6 +104,10 @@ def main():
     random = np.random.default_rng(1)
     x = torch.from_numpy(random.standard_normal((4, 3, 16, 16)).astype(np.float32))
     write("convnet", ConvNet, {"x": x, "labels": torch.tensor([3, 0, 9, 3])}, seed=2)
+    ids, labels = (torch.from_numpy(random.integers(0, n, (3, 9))) for n in (24, 6))
+    hidden = torch.arange(9) >= torch.tensor([[9], [6], [1]])
+    x = torch.from_numpy(random.standard_normal((3, 9, 16)).astype(np.float32))
+    write("encoder", Encoder, {"ids": ids, "x": x, "hidden": hidden, "labels": labels.masked_fill(hidden, -100)}, seed=8)
 
 
 if __name__ == "__main__":
