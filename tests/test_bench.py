@@ -25,7 +25,8 @@ def bench(monkeypatch):
 
 
 def test_every_small_row_runs_in_both_modes(bench, tmp_path):
-    large = ("10000000", "2048x", "1024x1024x1024", "4096", "batch 16", "batch 64", "batch 8", "64x32x32x32")
+    large = ("10000000", "2048x", "1024x1024x1024", "4096", "batch 16", "batch 64", "batch 8", "batch 32 hidden", "64x32x32x32",
+             "hidden 256", "steps 200", "classes 5000", "512 tokens", "1024 tokens", "x64 tokens", "x128 tokens", "8x128", "16x256")
     small = [row.name for row in bench.ROWS if not any(word in row.name for word in large)]
     out = tmp_path / "table.csv"
     assert bench.main(["--samples", "1", "--threads", "1,2", "--csv", str(out), *(f"--rows={name}" for name in small)]) == 0

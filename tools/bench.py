@@ -22,7 +22,8 @@ from itertools import repeat
 from pathlib import Path
 
 import numpy as np
-from bench_rows import ROWS, Row, means
+from bench_row import Row
+from bench_rows import ROWS, means
 
 import onemodel as om
 
@@ -64,7 +65,8 @@ class Torch:
         self.torch, self.tensor, self.set_num_threads = torch, torch.tensor, torch.set_num_threads
 
     def function(self, name):
-        return self.torch.nn.functional.gelu if name == "gelu" else getattr(self.torch, name)
+        functional = name in ("gelu", "ctc_loss", "scaled_dot_product_attention")
+        return getattr(self.torch.nn.functional if functional else self.torch, name)
 
     def libraries(self):
         return self.torch, self.torch.nn, self.torch.optim

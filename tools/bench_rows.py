@@ -1,34 +1,10 @@
 """Owns the rows of the speed table: what is timed, its bounds, and the bounds over several rows. Must not contain how time is measured."""
 
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table. `make(library)` gets `Ours` or `Torch` and returns what is timed, without arguments.
-
-    target: least torch / onemodel in fast mode; exact: the same in exact mode; apart: most exact / fast. flops, copied or read: operations,
-    bytes read and written, or bytes only read of one call that is bound by them, for the share of the machine's limit; limit: the least
-    such share in fast mode.
-    """
-
-    name: str
-    make: Callable
-    target: float
-    exact: float
-    flops: float = 0.0
-    copied: float = 0.0
-    read: float = 0.0
-    limit: float = 0.0
-    apart: float = 0.0
-
-
-def values(seed, *shape):
-    return np.random.default_rng(seed).uniform(-1.0, 1.0, shape).astype(np.float32)
+from bench_row import Row, there_and_back, training, values
+from bench_sequences import recurrent_rows, sequence_rows
 
 
 def product_rows():
@@ -87,25 +63,6 @@ def chain(lib):
     return step
 
 
-def training(model, inputs, loss):
-    """A step with forward, backward and update; the three arguments are called with the library's layers, or tensor and its layers."""
-
-    def build(lib):
-        library, nn, optim = lib.libraries()
-        x, wanted = (library.tensor(array) for array in inputs)
-        net, criterion = model(nn), getattr(nn, loss)()
-        optimizer = optim.SGD(net.parameters(), lr=0.01)
-
-        def step():
-            optimizer.zero_grad()
-            criterion(net(x), wanted).backward()
-            optimizer.step()
-
-        return step
-
-    return build
-
-
 def mlp(batch):
     return training(lambda nn: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)),
                     (values(1, batch, 64), np.arange(batch) % 10), "CrossEntropyLoss")
@@ -132,31 +89,6 @@ def step_rows():
              Row("mlp 64-64-10 batch 32", mlp(32), 5.0, 5.0)]
     nets = [Row(f"conv net batch {n}", conv_net(n), 2.0, 2.0, apart=1.1) for n in (1, 8, 64)]
     return small + nets + [Row(f"decoder batch {n}", decoder(n), 2.0, 2.0, apart=1.1) for n in (1, 8)]
-
-
-def there_and_back(function, inputs):
-    """The forward pass of inputs that want no gradient, and the backward pass alone, as two functions of a library.
-
-    function: called with the library, gives a function of its tensors; inputs: arrays, which all want a gradient in the backward pass.
-    """
-
-    def forward(lib):
-        f, tensors = function(lib), [lib.tensor(array) for array in inputs]
-        return lambda: f(*tensors)
-
-    def backward(lib):
-        f, tensors = function(lib), [lib.tensor(array).requires_grad_() for array in inputs]
-        y = f(*tensors)
-        g = lib.tensor(values(9, *y.shape))
-
-        def run():
-            y.backward(g, retain_graph=True)
-            for t in tensors:
-                t.grad = None  # or the next run would add to it
-
-        return run
-
-    return ("forward", forward), ("backward", backward)
 
 
 # name: (channels in, out, kernel, side of the image, stride, padding, groups, transposed)
@@ -205,12 +137,13 @@ def plane_rows():
     return rows
 
 
-ROWS = (*product_rows(), *elementwise_rows(), *convolution_rows(), *plane_rows(), *step_rows())
+ROWS = (*product_rows(), *elementwise_rows(), *convolution_rows(), *plane_rows(), *recurrent_rows(), *sequence_rows(), *step_rows())
 
 
 # what the rows of a mean have in common -> (their names, the least geometric mean)
 MEANS = {"GEMM squares": (tuple(row.name for row in product_rows()[:6]), 1.15),
-         "convolutions": (tuple(row.name for row in convolution_rows()), 1.5)}
+         "convolutions": (tuple(row.name for row in convolution_rows()), 1.5),
+         "recurrent layers": (tuple(row.name for row in recurrent_rows()), 1.5)}
 
 
 def means(cells):
