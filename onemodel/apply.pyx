@@ -10,14 +10,17 @@ from onemodel._kernels.table import get_mode_override, set_mode_override
 
 
 cdef class PythonRule(Rule):
-    """Backward through `op.backward(ctx, g)`, in the arithmetic mode the record was made in; g is contiguous and read-only."""
+    """Backward through `op.backward(ctx, g)`, in the arithmetic mode the record was made in; g is read-only, and contiguous unless
+    the class says `any_strides`."""
     cdef object op
+    cdef bint any_strides
 
     cdef object backward(self, Record r, Tensor g):
         cdef int mode = current_mode()
         if not hasattr(self.op, "backward"):
             raise TypeError(f"{self.name}: the operator class defines no backward(ctx, g)")
-        g = densely(g, self.name)
+        if not self.any_strides:
+            g = densely(g, self.name)
         # Other consumers may share g's memory, so an operator that writes into it is refused rather than believed.
         cdef bint readonly = g.storage.readonly
         g.storage.readonly = True
@@ -37,6 +40,7 @@ def rule_of(op):
     cdef PythonRule rule = PythonRule.__new__(PythonRule)
     rule.op = op
     rule.name = op.name
+    rule.any_strides = getattr(op, "any_strides", False)
     return rule
 
 

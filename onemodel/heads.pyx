@@ -2,10 +2,10 @@
 
 from libc.stdint cimport uint8_t
 
-from onemodel._kernels.attention cimport Heads, attention, attention_bwd
+from onemodel._kernels.attention cimport Heads, Rows, attention, attention_bwd
 from onemodel._kernels.table cimport current_mode
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
-from onemodel.tensor cimport BOOL, FLOAT32, MAX_NDIM, Tensor, data_of, densely, new_like, new_tensor
+from onemodel.tensor cimport BOOL, FLOAT32, MAX_NDIM, Tensor, data_of, densely, new_tensor, new_view
 
 cdef str OP = "scaled_dot_product_attention"
 
@@ -67,20 +67,53 @@ cdef Call prepared(Tensor q, Tensor k, Tensor v, Tensor mask, bint causal, doubl
     return call
 
 
+cdef Tensor laid_out(Tensor like, Py_ssize_t columns):
+    """New memory whose dimensions lie in the order of those of `like`, rows contiguous: heads that stand inside the rows of a projection come
+    out so, and are put together again without a copy."""
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef Py_ssize_t[MAX_NDIM] steps
+    cdef int[MAX_NDIM] order
+    cdef int rank = like.rank, i, j, d
+    cdef Py_ssize_t step = columns
+    for i in range(rank - 1):  # by stride, largest first; equal ones keep their order
+        d, j = i, i
+        while j > 0 and absolute(like.steps[order[j - 1]]) < absolute(like.steps[d]):
+            order[j] = order[j - 1]
+            j -= 1
+        order[j] = d
+    dims[rank - 1], steps[rank - 1] = columns, 1
+    for i in range(rank - 2, -1, -1):
+        d = order[i]
+        dims[d], steps[d] = like.dims[d], step
+        step *= like.dims[d]
+    cdef Tensor t = new_tensor(FLOAT32, rank, dims, True)
+    return new_view(t, rank, dims, steps, 0)
+
+
+cdef inline Py_ssize_t absolute(Py_ssize_t x) noexcept nogil:
+    return -x if x < 0 else x
+
+
+cdef Rows rows(Tensor t):
+    cdef Rows r
+    r.data = NULL
+    r.lead = NULL
+    r.row = 0
+    if t is not None:
+        r.data, r.lead, r.row = <float *>data_of(t, OP), t.steps, t.steps[t.rank - 2]
+    return r
+
+
 def forward(Tensor q not None, Tensor k not None, Tensor v not None, Tensor mask, bint causal, double scale):
     """softmax(scale q·kᵀ + mask)·v; q, k and v have the same leading dimensions, the mask broadcasts."""
     cdef Call call = prepared(q, k, v, mask, causal, scale)
-    cdef Py_ssize_t[MAX_NDIM] dims
-    cdef int d, mode = current_mode(), status
-    for d in range(q.rank - 1):
-        dims[d] = q.dims[d]
-    dims[q.rank - 1] = v.dims[v.rank - 1]
-    cdef Tensor out = new_tensor(FLOAT32, q.rank, dims, True)
-    cdef float *y = <float *>out.storage.data
+    cdef int mode = current_mode(), status
+    cdef Tensor out = laid_out(q, v.dims[v.rank - 1])
+    cdef Rows y = rows(out)
     call.pin_all(True)
     pin(out.storage)
     with nogil:
-        status = attention(mode, &call.h, y)
+        status = attention(mode, &call.h, &y)
     unpin(out.storage)
     call.pin_all(False)
     if status < 0:
@@ -91,18 +124,15 @@ def forward(Tensor q not None, Tensor k not None, Tensor v not None, Tensor mask
 def backward(Tensor g not None, Tensor q not None, Tensor k not None, Tensor v not None, Tensor mask, bint causal, double scale, tuple wanted):
     """Gradients of q, k and v, None where not wanted."""
     cdef Call call = prepared(q, k, v, mask, causal, scale)
-    cdef Tensor dq = new_like(q, True) if wanted[0] else None, dk = new_like(k, True) if wanted[1] else None
-    cdef Tensor dv = new_like(v, True) if wanted[2] else None
+    cdef Tensor dq = laid_out(q, q.dims[q.rank - 1]) if wanted[0] else None, dk = laid_out(k, k.dims[k.rank - 1]) if wanted[1] else None
+    cdef Tensor dv = laid_out(v, v.dims[v.rank - 1]) if wanted[2] else None
     cdef int mode = current_mode(), status
-    g = densely(g, OP)
-    cdef const float *pg = <const float *>data_of(g, OP)
-    cdef float *pq = NULL if dq is None else <float *>dq.storage.data
-    cdef float *pk = NULL if dk is None else <float *>dk.storage.data
-    cdef float *pv = NULL if dv is None else <float *>dv.storage.data
+    g = with_rows(g)
+    cdef Rows pg = rows(g), pq = rows(dq), pk = rows(dk), pv = rows(dv)
     call.pin_all(True)
     pin(g.storage)
     with nogil:
-        status = attention_bwd(mode, &call.h, pg, pq, pk, pv)
+        status = attention_bwd(mode, &call.h, &pg, &pq, &pk, &pv)
     unpin(g.storage)
     call.pin_all(False)
     if status < 0:

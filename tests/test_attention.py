@@ -130,3 +130,24 @@ def test_other_operands_raise_what_they_should():
     for p in (-0.1, 1.1, float("nan"), True, "0"):
         with pytest.raises(ValueError, match="dropout_p"):
             om.scaled_dot_product_attention(q, k, v, dropout_p=p)
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 3), (1, 2, 0, 3), (2, 0, 1, 3), (0, 1, 2, 3)])
+def test_heads_come_out_as_they_went_in(order):
+    """A result lies in memory as the query does, gradients as their operands; bits are those of contiguous heads."""
+    rng = np.random.default_rng(3)
+    packed = rng.normal(size=(3, 5, 4, 18)).astype(np.float32)
+    weight = rng.normal(size=(3, 5, 4, 6)).astype(np.float32)
+    results = []
+    with om.arithmetic("exact"):
+        for copied in (False, True):
+            leaf = om.tensor(packed, requires_grad=True)
+            q, k, v = (t.permute(*order) for t in om.split(leaf, 6, -1))
+            if copied:
+                q, k, v = (t.clone() for t in (q, k, v))
+            y = om.scaled_dot_product_attention(q, k, v)
+            back = np.argsort(order)
+            assert (y if copied else y.permute(*map(int, back))).is_contiguous()
+            (y * om.tensor(weight).permute(*order)).sum().backward()
+            results.append((y.sha256(), leaf.grad.sha256()))
+    assert results[0] == results[1]

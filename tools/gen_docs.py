@@ -30,7 +30,12 @@ TYPES = {
 # Where an operator's parameter is something else than its name says, or the result is no tensor.
 SPECIAL = {("gather", "index"): "Tensor", ("index_select", "index"): "Tensor", ("masked_fill", "input"): "Tensor", ("masked_fill", "mask"): "Tensor",
            ("masked_fill", "value"): "Tensor | float"}
-RETURNS = {"split": "tuple[Tensor, ...]", "chunk": "tuple[Tensor, ...]"}
+SPECIAL |= {(name, parameter): kind for name in ("scaled_dot_product_attention", "attention")
+            for parameter, kind in (("key", "Tensor"), ("value", "Tensor"), ("scale", "float"))}
+SPECIAL |= {("lstm", "hx"): "tuple[Tensor, Tensor] | None", ("gru", "hx"): "Tensor | None", ("lstm", "params"): "Sequence[Tensor]",
+            ("gru", "params"): "Sequence[Tensor]"}
+RETURNS = {"split": "tuple[Tensor, ...]", "chunk": "tuple[Tensor, ...]",
+           "lstm": "tuple[Tensor, tuple[Tensor, Tensor]]", "gru": "tuple[Tensor, Tensor]"}
 
 
 def cell(text: str) -> str:
@@ -54,7 +59,15 @@ def operators() -> str:
         public = FUNCTIONS[name]
         note = f" Not differentiable: {op.why_not_differentiable}." if op.why_not_differentiable else ""
         lines.append(f"| `{name}{inspect.signature(public)}` | {'method' if name in METHODS else ''} | {cell(op.__doc__)}{note} |")
+    lines += ["", "Composed of these:", "", "| function | what it computes |", "|---|---|"]
+    lines += [f"| `{name}{inspect.signature(public)}` | {cell(public.__doc__)} |" for name, public in sorted(composed().items())]
     return "\n".join(lines) + "\n"
+
+
+def composed() -> dict:
+    """Public functions that are neither an operator nor another name of one."""
+    operators = {id(FUNCTIONS[name]) for name in OPS}
+    return {name: public for name, public in FUNCTIONS.items() if id(public) not in operators}
 
 
 def declaration(name: str, function, method: bool) -> str:

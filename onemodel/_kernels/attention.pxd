@@ -25,7 +25,13 @@ cdef struct Heads:
     bint causal
     float scale
 
-# out [lead..., queries, value_width], contiguous. Both return 0, or -1 if memory ran out (the outputs are then unspecified).
-cdef int attention(int mode, const Heads *h, float *out) noexcept nogil
-# g like out; dq, dk and dv, each contiguous or NULL.
-cdef int attention_bwd(int mode, const Heads *h, const float *g, float *dq, float *dk, float *dv) noexcept nogil
+# Rows of a result or of its gradient: [lead..., rows, columns], a row contiguous; data may be NULL.
+cdef struct Rows:
+    float *data
+    const Py_ssize_t *lead      # strides there
+    Py_ssize_t row
+
+# out fills its memory. Both return 0, or -1 if memory ran out (the outputs are then unspecified).
+cdef int attention(int mode, const Heads *h, const Rows *out) noexcept nogil
+# g like out; dq, dk and dv fill theirs, or are not there.
+cdef int attention_bwd(int mode, const Heads *h, const Rows *g, const Rows *dq, const Rows *dk, const Rows *dv) noexcept nogil

@@ -39,11 +39,11 @@ cdef struct Job:
     const Heads *h
     Py_ssize_t parts            # pieces of one head, forward
     Py_ssize_t block            # query rows
-    float *out
-    const float *g
-    float *dq
-    float *dk
-    float *dv
+    Rows out
+    Rows g
+    Rows dq
+    Rows dk
+    Rows dv
     bint failed
 
 # One head: where its operands are.
@@ -70,6 +70,33 @@ cdef Head head_of(const Heads *h, Py_ssize_t index) noexcept nogil:
     one.scores.add = h.add + mask if h.add != NULL else NULL
     one.scores.keep = h.keep + mask if h.keep != NULL else NULL
     return one
+
+
+cdef Rows rows_of(const Heads *h, const Rows *all, Py_ssize_t index) noexcept nogil:
+    """The rows of one head."""
+    cdef Rows one = all[0]
+    cdef int d
+    if one.data != NULL:
+        for d in range(h.ndim - 1, -1, -1):
+            one.data += index % h.shape[d] * one.lead[d]
+            index //= h.shape[d]
+    return one
+
+
+cdef void clear(const Rows *c, Py_ssize_t rows, Py_ssize_t cols) noexcept nogil:
+    cdef Py_ssize_t r
+    for r in range(rows):
+        memset(c.data + r * c.row, 0, cols * sizeof(float))
+
+
+cdef void scale_rows(const Job *job, const Rows *c, float scale, Py_ssize_t rows, Py_ssize_t cols) noexcept nogil:
+    cdef om_scale_fn *run_scale = <om_scale_fn *>job.table.row[SCALE]
+    cdef Py_ssize_t r
+    if c.row == cols:
+        run_scale(c.data, scale, rows * cols)
+        return
+    for r in range(rows):
+        run_scale(c.data + r * c.row, scale, cols)
 
 
 cdef inline Py_ssize_t lead_of(const Heads *h) noexcept nogil:
@@ -103,10 +130,11 @@ cdef Py_ssize_t weights(const Job *job, const Head *one, const Panels *keys, Py_
     return cols
 
 
-cdef void over_keys(const Job *job, const Panels *w, Py_ssize_t i, Py_ssize_t rows, const float *s, float *c) noexcept nogil:
-    """C[rows][n] = S·W over the keys, contiguous. A causal row's chain ends with the last key it sees: a tile goes as far as its first row, then
+cdef void over_keys(const Job *job, const Panels *w, Py_ssize_t i, Py_ssize_t rows, const float *s, const Rows *to) noexcept nogil:
+    """Rows from i on of C[queries][n] = S·W over the keys. A causal row's chain ends with the last key it sees: a tile goes as far as its first row, then
     each row for itself."""
-    cdef Py_ssize_t ld = row_length(job), keys = job.h.keys, n = w.n, r = 0, m, first, j
+    cdef Py_ssize_t ld = row_length(job), keys = job.h.keys, n = to.row, r = 0, m, first, j
+    cdef float *c = to.data + i * n
     if not job.h.causal:
         multiply_panels(w, rows, s, ld, c, n, NULL)
         return
@@ -127,6 +155,7 @@ cdef void forward_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef Py_ssize_t i = begin(h.queries, job.parts, part), end = begin(h.queries, job.parts, part + 1), rows, ld = row_length(job)
     cdef Py_ssize_t k_size = panels_size(job.mode, h.keys, h.width), v_size = panels_size(job.mode, h.value_width, h.keys)
     cdef Head one = head_of(h, index)
+    cdef Rows out = rows_of(h, &job.out, index)
     cdef Panels keys
     cdef Panels values
     cdef float *room = <float *>take((job.block * ld + k_size + v_size) * sizeof(float))
@@ -138,7 +167,7 @@ cdef void forward_piece(void *context, Py_ssize_t piece) noexcept nogil:
     while i < end:
         rows = min(job.block, end - i)
         weights(job, &one, &keys, i, rows, room)
-        over_keys(job, &values, i, rows, room, job.out + (index * h.queries + i) * h.value_width)
+        over_keys(job, &values, i, rows, room, &out)
         i += rows
     give(room)
 
@@ -149,17 +178,17 @@ cdef void plan(Job *job, int mode, const Heads *h) noexcept nogil:
     job.block = min(h.queries, max(mr, min(<Py_ssize_t>MOST_ROWS, SCORES // max(h.keys, 1)) // mr * mr))
 
 
-cdef int attention(int mode, const Heads *h, float *out) noexcept nogil:
+cdef int attention(int mode, const Heads *h, const Rows *out) noexcept nogil:
     cdef Job job
     cdef Py_ssize_t lead = lead_of(h)
     cdef double work
     if lead * h.queries * h.value_width == 0:
         return 0
     if h.keys == 0:
-        memset(out, 0, lead * h.queries * h.value_width * sizeof(float))
+        memset(out.data, 0, lead * h.queries * h.value_width * sizeof(float))
         return 0
     plan(&job, mode, h)
-    job.out = out
+    job.out = out[0]
     # Heads alone may be too few for the threads; rows are apart, so the cut changes no bit.
     work = <double>h.queries * h.keys * (h.width + h.value_width) / MADDS_PER_ELEMENT
     job.parts = 1
@@ -169,9 +198,9 @@ cdef int attention(int mode, const Heads *h, float *out) noexcept nogil:
     return -1 if job.failed else 0
 
 
-cdef void over_queries(const Job *job, const Panels *w, Py_ssize_t cols, const float *s, float *c, bint last) noexcept nogil:
+cdef void over_queries(const Job *job, const Panels *w, Py_ssize_t cols, const float *s, const Rows *to) noexcept nogil:
     """C[cols][n] += Sᵀ·W, W the block's rows: chains over queries go on from C."""
-    multiply_steps(w, cols, 0, w.k, s, 1, row_length(job), c, w.n, NULL, OM_GEMM_LAST if last else 0)
+    multiply_steps(w, cols, 0, w.k, s, 1, row_length(job), to.data, to.row, NULL, 0)
 
 
 cdef void backward_piece(void *context, Py_ssize_t index) noexcept nogil:
@@ -182,10 +211,7 @@ cdef void backward_piece(void *context, Py_ssize_t index) noexcept nogil:
     cdef Py_ssize_t k_size = panels_size(job.mode, h.keys, h.width), v_size = panels_size(job.mode, h.keys, h.value_width)
     cdef Py_ssize_t row_size = panels_size(job.mode, h.width, h.keys), query_size = panels_size(job.mode, max(h.width, h.value_width), job.block)
     cdef Head one = head_of(h, index)
-    cdef const float *g = job.g + index * h.queries * h.value_width
-    cdef float *dq = NULL if job.dq == NULL else job.dq + index * h.queries * h.width
-    cdef float *dk = NULL if job.dk == NULL else job.dk + index * h.keys * h.width
-    cdef float *dv = NULL if job.dv == NULL else job.dv + index * h.keys * h.value_width
+    cdef Rows g = rows_of(h, &job.g, index), dq = rows_of(h, &job.dq, index), dk = rows_of(h, &job.dk, index), dv = rows_of(h, &job.dv, index)
     cdef Panels keys
     cdef Panels values
     cdef Panels key_rows
@@ -199,51 +225,51 @@ cdef void backward_piece(void *context, Py_ssize_t index) noexcept nogil:
     ds = p + block
     room = ds + block
     pack_into(job.mode, job.block, h.keys, h.width, one.k, 1, h.k_row, room, &keys)
-    if dq != NULL or dk != NULL:
+    if dq.data != NULL or dk.data != NULL:
         pack_into(job.mode, job.block, h.keys, h.value_width, one.v, 1, h.v_row, room + k_size, &values)
-    if dq != NULL:
+    if dq.data != NULL:
         pack_into(job.mode, job.block, h.width, h.keys, one.k, h.k_row, 1, room + k_size + v_size, &key_rows)
-    if dk != NULL:
-        memset(dk, 0, h.keys * h.width * sizeof(float))
-    if dv != NULL:
-        memset(dv, 0, h.keys * h.value_width * sizeof(float))
+    if dk.data != NULL:
+        clear(&dk, h.keys, h.width)
+    if dv.data != NULL:
+        clear(&dv, h.keys, h.value_width)
     room += k_size + v_size + row_size
     while i < h.queries:
         rows = min(job.block, h.queries - i)
         cols = weights(job, &one, &keys, i, rows, p)
-        if dv != NULL:
-            pack_into(job.mode, cols, h.value_width, rows, g + i * h.value_width, h.value_width, 1, room, &queries)
-            over_queries(job, &queries, cols, p, dv, False)
-        if dq != NULL or dk != NULL:
-            multiply_panels(&values, rows, g + i * h.value_width, h.value_width, ds, ld, NULL)
+        if dv.data != NULL:
+            pack_into(job.mode, cols, h.value_width, rows, g.data + i * g.row, g.row, 1, room, &queries)
+            over_queries(job, &queries, cols, p, &dv)
+        if dq.data != NULL or dk.data != NULL:
+            multiply_panels(&values, rows, g.data + i * g.row, g.row, ds, ld, NULL)
             (<om_softmax_bwd_fn *>job.table.row[WEIGHTS_BWD])(p, ds, ds, ld, rows, cols)
-        if dq != NULL:
-            over_keys(job, &key_rows, i, rows, ds, dq + i * h.width)
-        if dk != NULL:
+        if dq.data != NULL:
+            over_keys(job, &key_rows, i, rows, ds, &dq)
+        if dk.data != NULL:
             pack_into(job.mode, cols, h.width, rows, one.q + i * h.q_row, h.q_row, 1, room, &queries)
-            over_queries(job, &queries, cols, ds, dk, False)
+            over_queries(job, &queries, cols, ds, &dk)
         i += rows
-    if dq != NULL:
-        (<om_scale_fn *>job.table.row[SCALE])(dq, h.scale, h.queries * h.width)
-    if dk != NULL:
-        (<om_scale_fn *>job.table.row[SCALE])(dk, h.scale, h.keys * h.width)
-    if dv != NULL:
-        (<om_scale_fn *>job.table.row[SCALE])(dv, 1.0, h.keys * h.value_width)  # every NaN as exact mode writes it
+    if dq.data != NULL:
+        scale_rows(job, &dq, h.scale, h.queries, h.width)
+    if dk.data != NULL:
+        scale_rows(job, &dk, h.scale, h.keys, h.width)
+    if dv.data != NULL:
+        scale_rows(job, &dv, 1.0, h.keys, h.value_width)  # every NaN as exact mode writes it
     give(p)
 
 
-cdef int attention_bwd(int mode, const Heads *h, const float *g, float *dq, float *dk, float *dv) noexcept nogil:
+cdef int attention_bwd(int mode, const Heads *h, const Rows *g, const Rows *dq, const Rows *dk, const Rows *dv) noexcept nogil:
     cdef Job job
     cdef Py_ssize_t lead = lead_of(h)
     if h.queries == 0 or h.keys == 0 or lead == 0:
-        if dq != NULL:
-            memset(dq, 0, lead * h.queries * h.width * sizeof(float))
-        if dk != NULL:
-            memset(dk, 0, lead * h.keys * h.width * sizeof(float))
-        if dv != NULL:
-            memset(dv, 0, lead * h.keys * h.value_width * sizeof(float))
+        if dq.data != NULL:
+            memset(dq.data, 0, lead * h.queries * h.width * sizeof(float))
+        if dk.data != NULL:
+            memset(dk.data, 0, lead * h.keys * h.width * sizeof(float))
+        if dv.data != NULL:
+            memset(dv.data, 0, lead * h.keys * h.value_width * sizeof(float))
         return 0
     plan(&job, mode, h)
-    job.g, job.dq, job.dk, job.dv = g, dq, dk, dv
+    job.g, job.dq, job.dk, job.dv = g[0], dq[0], dk[0], dv[0]
     run(backward_piece, &job, lead)
     return -1 if job.failed else 0

@@ -25,6 +25,7 @@ cdef enum:
     A_BLOCK = 32768             # floats of A that one piece keeps packed on its stack
     B_PANEL = 16384             # floats of one panel of B packed on a piece's stack
     NARROW_TILES = 10           # up to so many row tiles each panel of B is used once and packed where it is used, or not at all
+    FAR_COLUMNS = 256           # floats from one column of a transposed A to the next, from which on it is packed
     MADDS_PER_ELEMENT = 16      # multiply-adds that take the time of one element of an element-wise kernel
     WIDE_COLUMNS = 512          # columns of a piece over a packed B: its block of B stays in L2
     MOST_PIECES = 64            # of one product: enough to balance many threads
@@ -236,8 +237,12 @@ cdef void plan(Product *p) noexcept nogil:
     p.thin = p.m <= g.thin_rows and p.rsb == 1 and p.csb != 1 and p.csa == 1 and p.csc == 1
     p.pack_b = p.csb != 1
     # Broadcasts read A where it is, unless its rows share one set of L1 (a multiple of 4 KB apart) or its elements are spread over
-    # lines, and it is read often.
-    p.pack_a = p.rsa != 1 and (p.csa != 1 or p.rsa % 1024 == 0) and p.m > 1 and p.n > 2 * g.nr
+    # lines, and it is read often. Columns side by side, but so far apart that a block of k has more pages than the processor keeps at hand, pay
+    # for packing from more panels of B on.
+    if p.rsa == 1:
+        p.pack_a = (p.csa >= FAR_COLUMNS or p.csa <= -FAR_COLUMNS) and p.m > 1 and p.n > 8 * g.nr
+    else:
+        p.pack_a = (p.csa != 1 or p.rsa % 1024 == 0) and p.m > 1 and p.n > 2 * g.nr
     if tiles == 1 and not p.pack_b:
         p.kb = FEW_ROWS_K_BLOCK
     else:

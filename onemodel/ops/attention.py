@@ -81,6 +81,8 @@ class ScaledDotProductAttention(Op):
     ds·k, dk = scale dsᵀ·q. Shapes that do not fit: ShapeError.
     """
 
+    any_strides = True  # heads that stand inside rows come back as they went
+
     @staticmethod
     def forward(ctx, q, k, v, mask, causal, scale):
         ctx.save_for_backward(q, k, v, mask)
