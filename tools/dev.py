@@ -155,7 +155,7 @@ def install_data(row):
 
 
 def demo(args):
-    """[NAME] [options]: run a demo (default digits-conv); options go to `onemodel demo NAME`"""
+    """[NAME] [options]: run a demo (default read-digits); options go to `onemodel demo NAME`"""
     listed = demos()
     name = args.pop(0) if args and not args[0].startswith("-") else listed.DEFAULT
     if name not in listed.DEMOS:

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import onemodel as om
@@ -131,6 +131,26 @@ def progress(steps: int) -> Any:
     return tqdm(total=steps, unit="step", disable=None)
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that every demo has; `settings` carries them out."""
+    parser.add_argument("--seed", type=seed, default=0, help="of weights, order and changes of the data (default 0)")
+    parser.add_argument("--isa", choices=om.available_isas(), default=om.get_isa(), help="instruction set (default the best)")
+    parser.add_argument("--threads", type=whole, default=om.get_num_threads(), help="threads (default what the process may use)")
+    parser.add_argument("--arithmetic", choices=("exact", "fast"), default="exact", help="exact: the same weights to the bit everywhere (default)")
+
+
+@contextlib.contextmanager
+def settings(options: argparse.Namespace) -> Iterator[None]:
+    """Threads, instruction set and arithmetic as the options say, and put back afterwards."""
+    threads = om.get_num_threads()
+    om.set_num_threads(options.threads)
+    try:
+        with om.use_isa(options.isa), om.arithmetic(options.arithmetic):
+            yield
+    finally:
+        om.set_num_threads(threads)
+
+
 def arguments(job: Job, argv: Sequence[str]) -> argparse.Namespace:
     most, unit = job.images
 
@@ -143,10 +163,7 @@ def arguments(job: Job, argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"onemodel demo {job.name}", description=DEMOS[job.name].summary)
     parser.add_argument("--epochs", type=whole, default=job.epochs, help=f"passes over the training images (default {job.epochs})")
     parser.add_argument("--images", type=some, help=f"train on this many images only, a multiple of {unit} up to {most} (default all)")
-    parser.add_argument("--seed", type=seed, default=0, help="of weights, order and shifts (default 0)")
-    parser.add_argument("--isa", choices=om.available_isas(), default=om.get_isa(), help="instruction set (default the best)")
-    parser.add_argument("--threads", type=whole, default=om.get_num_threads(), help="threads (default what the process may use)")
-    parser.add_argument("--arithmetic", choices=("exact", "fast"), default="exact", help="exact: the same weights to the bit everywhere (default)")
+    add_options(parser)
     return parser.parse_args(argv)
 
 
@@ -159,14 +176,8 @@ def run(job: Job, argv: Sequence[str]) -> int:
         print(f"onemodel demo {job.name}: {error}")
         return 1
 
-    threads = om.get_num_threads()
-    om.set_num_threads(options.threads)
-    steps = options.epochs * -(-len(training.labels) // job.batch)
-    try:
-        with om.use_isa(options.isa), om.arithmetic(options.arithmetic), progress(steps) as bar:
-            _, outcome = train(job, training, test, options.epochs, options.seed, bar)
-    finally:
-        om.set_num_threads(threads)
+    with settings(options), progress(options.epochs * -(-len(training.labels) // job.batch)) as bar:
+        _, outcome = train(job, training, test, options.epochs, options.seed, bar)
     print(f"{len(training.labels)} {job.what}, {options.epochs} epochs, {options.arithmetic} arithmetic, {options.isa}, {options.threads} threads")
     print(f"held-out accuracy       {100 * outcome.accuracy:.1f} % of {len(test.labels)} {job.what} that training never saw")
     print(f"time                    {outcome.seconds:.1f} s")
