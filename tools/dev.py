@@ -160,7 +160,7 @@ def demo(args):
     name = args.pop(0) if args and not args[0].startswith("-") else listed.DEFAULT
     if name not in listed.DEMOS:
         raise Failure(f"demo: no demo {name!r}; there are: {', '.join(listed.DEMOS)}")
-    ready("demo")
+    ready("demo", *(["docs"] if any(arg.split("=")[0] == "--save" for arg in args) else []))  # matplotlib, for a picture alone
     install_data(listed.DEMOS[name])
     return run(PYTHON, "-m", "onemodel", "demo", name, *args, check=False).returncode
 
@@ -169,7 +169,7 @@ def test(args):
     """[--full] [pytest options]: build, then run the tests on two workers; the exit code is pytest's"""
     # ONEMODEL_REQUIRE_ORACLE=1 (set by .ci/run): no test may be skipped for want of its peer or its data, so both are installed.
     required = os.environ.get("ONEMODEL_REQUIRE_ORACLE") == "1"
-    ready("demo", "test", *(["oracle"] if required else []))
+    ready("demo", "test", *(["oracle", "docs"] if required else []))
     if required:
         for row in demos().DEMOS.values():
             install_data(row)

@@ -1,4 +1,4 @@
-"""Owns what readers of sequences have in common: greedy decoding of a CTC model's output, and the distance to what was right. Must not contain a model."""
+"""Owns what readers of sequences share: greedy decoding of a CTC model's output, the distance to what is right. Must not contain a model."""
 
 from __future__ import annotations
 

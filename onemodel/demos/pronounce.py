@@ -1,4 +1,4 @@
-"""Owns the demo `pronounce`: a transformer encoder with CTC that learns from the CMU dictionary how English words are spoken. Must not contain a layer."""
+"""Owns the demo `pronounce`: a transformer with CTC that learns from the CMU dictionary how English is spoken. Must not contain decoding."""
 
 from __future__ import annotations
 
