@@ -56,7 +56,7 @@ class Outcome(NamedTuple):
 
 def glyphs(grey: np.ndarray, labels: np.ndarray) -> Glyphs:
     """Grey values [n, 28, 28] of type uint8 with the place of their ink."""
-    ink = (grey > INK).any(1)
+    ink = grey.max(1) > INK
     return Glyphs(grey, ink.argmax(1), SIDE - ink[:, ::-1].argmax(1), labels)
 
 
