@@ -194,6 +194,7 @@ def test_error_rates_count_characters_and_lines(monkeypatch):
 @needs_digits
 def test_the_command_prints_what_it_promises(monkeypatch, capsys):
     monkeypatch.setattr(read_digits, "TEST_LINES", 2)
+    monkeypatch.setattr(read_digits, "COPIES", 1)
     assert read_digits.main(["--steps", "2", "--threads", "2"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"character error rate +\d+\.\d\d % on 12 lines", said) and re.search(r"lines without a fault +\d+\.\d %", said)
