@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
+from typing_extensions import disjoint_base
+
 from onemodel.tensor import Rule, Tensor
 
 RULES: dict[str, Rule]
 
+@disjoint_base
 class PoolRule(Rule): ...
 
 def max_pool2d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, return_indices: bool = False) -> Tensor | tuple[Tensor, Tensor]: ...

@@ -1,6 +1,11 @@
 """The compiled module of recurrent layers of tensors."""
 
+from typing_extensions import disjoint_base
+
 from onemodel.tensor import Tensor
+
+@disjoint_base
+class Call: ...
 
 GATES: dict[str, int]
 

@@ -59,7 +59,7 @@ class MultiheadAttention(Module):
             if _option(name, option, value):
                 raise ValueError(f"{name}: {option} must be False: keys and values beyond those given are not there; append them to key and value")
         if self.kdim == self.vdim == self.embed_dim:
-            self.in_proj_weight = _xavier(3 * self.embed_dim, self.embed_dim)
+            self.in_proj_weight: Parameter | None = _xavier(3 * self.embed_dim, self.embed_dim)
         else:
             self.in_proj_weight = None
             self.q_proj_weight = _xavier(self.embed_dim, self.embed_dim)

@@ -39,7 +39,7 @@ def _sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def _backward(op: str, ctx, g) -> tuple:
+def _backward(op, ctx, g):
     """Gradients of the tensor arguments, in order; arguments that were None have none."""
     reverse, with_cell, given = ctx.arguments
     needs = iter(ctx.needs_input_grad)
