@@ -69,6 +69,37 @@ def test_a_causal_row_ends_with_its_last_key():
                                   om.scaled_dot_product_attention(q[:, :23], k[:, :23], v[:, :23], is_causal=True).detach().numpy())
 
 
+def test_what_a_causal_row_does_not_see_does_not_touch_its_gradient():
+    """At every block size: a NaN at query, key, value or g 37 spreads only to what it is seen by, or sees."""
+    sizes, at = (1, 1000, 3), 37
+    plain = [t.detach().numpy() for t in operands(6, sizes, sizes, sizes)]
+    g = np.random.default_rng(11).normal(size=sizes).astype(np.float32)
+
+    def gradients(spoilt, value):
+        arrays = [a.copy() for a in (*plain, g)]
+        if spoilt is not None:
+            arrays[spoilt][:, at] = value
+        q, k, v = (om.tensor(a, requires_grad=True) for a in arrays[:3])
+        om.scaled_dot_product_attention(q, k, v, is_causal=True).backward(om.tensor(arrays[3]))
+        return [t.grad.numpy() for t in (q, k, v)]
+
+    with om.arithmetic("exact"):
+        right = gradients(None, 0.0)
+        for spoilt in range(4):
+            for value in (np.nan, np.inf):
+                seen = set()
+                for isa in table.available_isas():
+                    table.select_isa(isa)
+                    dq, dk, dv = gradients(spoilt, value)
+                    seen.add(dq.tobytes() + dk.tobytes() + dv.tobytes())
+                assert len(seen) == 1
+                if spoilt in (0, 3):  # a query or its g: its own dq, and the keys that it sees
+                    assert np.array_equal(np.delete(dq, at, 1), np.delete(right[0], at, 1))
+                    assert np.array_equal(dk[:, at + 1:], right[1][:, at + 1:]) and np.array_equal(dv[:, at + 1:], right[2][:, at + 1:])
+                else:  # a key or a value: the queries that see it
+                    assert np.array_equal(dq[:, :at], right[0][:, :at]) and not np.isfinite(dq[:, at:]).all()
+
+
 def test_an_additive_mask_hides_finite_keys_and_a_nan_stays():
     q, k, v = operands(6, (3, 4), (5, 4), (5, 4))
     mask = np.zeros((3, 5), np.float32)

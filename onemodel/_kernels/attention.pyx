@@ -198,9 +198,25 @@ cdef int attention(int mode, const Heads *h, const Rows *out) noexcept nogil:
     return -1 if job.failed else 0
 
 
-cdef void over_queries(const Job *job, const Panels *w, Py_ssize_t cols, const float *s, const Rows *to) noexcept nogil:
-    """C[cols][n] += Sᵀ·W, W the block's rows: chains over queries go on from C."""
-    multiply_steps(w, cols, 0, w.k, s, 1, row_length(job), to.data, to.row, NULL, 0)
+cdef void over_queries(const Job *job, const Panels *w, Py_ssize_t i, Py_ssize_t cols, const float *s, const Rows *to) noexcept nogil:
+    """C[cols][n] += Sᵀ·W, W the block's rows, from query i on: chains over queries go on from C. A causal key's chain begins with the first query that
+    sees it: a tile's keys come one by one as far as its last, then go together."""
+    cdef Py_ssize_t ld = row_length(job), n = to.row, c = min(cols, i + 1) if job.h.causal else cols, m, first, j
+    multiply_steps(w, c, 0, w.k, s, 1, ld, to.data, n, NULL, 0)
+    while c < cols:
+        m = min(w.g.mr, cols - c)
+        first = c + m - 1 - i
+        for j in range(m - 1):
+            multiply_steps(w, 1, c + j - i, first, s + c + j, 1, ld, to.data + (c + j) * n, n, NULL, 0)
+        multiply_steps(w, m, first, w.k, s + c, 1, ld, to.data + c * n, n, NULL, 0)
+        c += m
+
+
+cdef void hide(const Job *job, Py_ssize_t i, Py_ssize_t rows, Py_ssize_t cols, float *dp) noexcept nogil:
+    """0 where a causal row does not see the key, so that a value that is infinite or NaN there does not enter the row's sum."""
+    cdef Py_ssize_t r
+    for r in range(min(rows, cols - i - 1)):
+        memset(dp + r * row_length(job) + i + r + 1, 0, (cols - i - r - 1) * sizeof(float))
 
 
 cdef void backward_piece(void *context, Py_ssize_t index) noexcept nogil:
@@ -239,15 +255,17 @@ cdef void backward_piece(void *context, Py_ssize_t index) noexcept nogil:
         cols = weights(job, &one, &keys, i, rows, p)
         if dv.data != NULL:
             pack_into(job.mode, cols, h.value_width, rows, g.data + i * g.row, g.row, 1, room, &queries)
-            over_queries(job, &queries, cols, p, &dv)
+            over_queries(job, &queries, i, cols, p, &dv)
         if dq.data != NULL or dk.data != NULL:
             multiply_panels(&values, rows, g.data + i * g.row, g.row, ds, ld, NULL)
+            if h.causal:
+                hide(job, i, rows, cols, ds)
             (<om_softmax_bwd_fn *>job.table.row[WEIGHTS_BWD])(p, ds, ds, ld, rows, cols)
         if dq.data != NULL:
             over_keys(job, &key_rows, i, rows, ds, &dq)
         if dk.data != NULL:
             pack_into(job.mode, cols, h.width, rows, one.q + i * h.q_row, h.q_row, 1, room, &queries)
-            over_queries(job, &queries, cols, ds, &dk)
+            over_queries(job, &queries, i, cols, ds, &dk)
         i += rows
     if dq.data != NULL:
         scale_rows(job, &dq, h.scale, h.queries, h.width)
