@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onemodel as om
@@ -279,6 +279,8 @@ def test_reprs():
 
 # -- torch's weights give torch's outputs and gradients --
 
+some = settings(max_examples=settings().max_examples // 2)  # --full makes it ten times as many
+
 
 def close(ours, theirs, bound=5e-5, least=1e-2):
     theirs = theirs.detach().numpy()
@@ -298,6 +300,7 @@ def gradients_close(layer, torchs):
 
 
 @pytest.mark.oracle
+@some
 @given(st.data())
 def test_recurrent_layers(data):
     torch = pytest.importorskip("torch")
@@ -350,6 +353,7 @@ def masks(draw, batch, heads, length, keys, lone):
 
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore:Support for mismatched")
+@some
 @given(st.data())
 def test_multihead_attention(data):
     torch = pytest.importorskip("torch")
@@ -393,6 +397,7 @@ def test_multihead_attention(data):
 
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore:Support for mismatched", "ignore:enable_nested_tensor")
+@some
 @given(st.data())
 def test_transformer_encoders(data):
     torch = pytest.importorskip("torch")

@@ -26,6 +26,7 @@ cdef enum:
     B_PANEL = 16384             # floats of one panel of B packed on a piece's stack
     NARROW_TILES = 10           # up to so many row tiles each panel of B is used once and packed where it is used, or not at all
     FAR_COLUMNS = 256           # floats from one column of a transposed A to the next, from which on it is packed
+    FAR_ROWS = 96               # of such an A are packed at a time, and in a piece
     MADDS_PER_ELEMENT = 16      # multiply-adds that take the time of one element of an element-wise kernel
     WIDE_COLUMNS = 512          # columns of a piece over a packed B: its block of B stays in L2
     MOST_PIECES = 64            # of one product: enough to balance many threads
@@ -237,17 +238,19 @@ cdef void plan(Product *p) noexcept nogil:
     p.thin = p.m <= g.thin_rows and p.rsb == 1 and p.csb != 1 and p.csa == 1 and p.csc == 1
     p.pack_b = p.csb != 1
     # Broadcasts read A where it is, unless its rows share one set of L1 (a multiple of 4 KB apart) or its elements are spread over
-    # lines, and it is read often. Columns side by side, but so far apart that a block of k has more pages than the processor keeps at hand, pay
-    # for packing from more panels of B on.
+    # lines, and it is read often. Columns side by side, but so far apart that every step is another page, are packed too, and so many
+    # rows at a time that whole lines are read.
     if p.rsa == 1:
-        p.pack_a = (p.csa >= FAR_COLUMNS or p.csa <= -FAR_COLUMNS) and p.m > 1 and p.n > 8 * g.nr
+        p.pack_a = (p.csa >= FAR_COLUMNS or p.csa <= -FAR_COLUMNS) and p.m > 1 and p.n > 2 * g.nr
     else:
         p.pack_a = (p.csa != 1 or p.rsa % 1024 == 0) and p.m > 1 and p.n > 2 * g.nr
     if tiles == 1 and not p.pack_b:
         p.kb = FEW_ROWS_K_BLOCK
     else:
         p.kb = min(K_BLOCK, B_PANEL // g.width(p.mr, max(p.n, 1)))
-    if p.pack_a:
+    if p.pack_a and p.rsa == 1 and p.wide:  # not the whole of a power of two, which would put all panels into one set of L1
+        p.kb = min(p.kb, A_BLOCK // ((FAR_ROWS + p.mr - 1) // p.mr * round_up(p.mr, g.lanes)) - 16)
+    elif p.pack_a:
         p.kb = min(p.kb, A_BLOCK // (min(tiles, NARROW_TILES) * round_up(p.mr, g.lanes)))
     if p.k > 0:
         p.kb = share(p.k, p.kb, 1)
@@ -269,7 +272,7 @@ cdef Py_ssize_t cut(Product *p, Py_ssize_t items) noexcept nogil:
         p.nc = share(p.n, max(<Py_ssize_t>(least / (<double>p.m * max(p.k, 1))), width), width)
     else:
         p.nc = share(p.n, WIDE_COLUMNS, p.g.nr)
-        rows = max(<Py_ssize_t>(least / (<double>p.nc * max(p.k, 1))), p.mr)
+        rows = max(<Py_ssize_t>(least / (<double>p.nc * max(p.k, 1))), FAR_ROWS if p.pack_a and p.rsa == 1 else p.mr)
         p.mc = share(p.m, rows, p.mr)
     p.columns = (p.n + p.nc - 1) // p.nc
     return p.columns * ((p.m + p.mc - 1) // p.mc)

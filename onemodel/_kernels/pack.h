@@ -78,7 +78,8 @@ static void pack_copied(const float *src, ptrdiff_t ks, ptrdiff_t k, ptrdiff_t w
             float *e = n == width ? d : dst + j / width * apart + at * panel_width(n);
             ptrdiff_t i = 0;
             for (; i + LANES <= n; i += LANES) vf_store(e + i, vf_load(src + j + i));
-            if (i < n) vf_store(e + i, vf_load_tail(src + j + i, n - i));
+            /* what stands beside the panel fills its row: a masked load costs several plain ones */
+            if (i < n) vf_store(e + i, j + i + LANES <= w ? vf_load(src + j + i) : vf_load_tail(src + j + i, n - i));
         }
     }
 }
