@@ -39,6 +39,7 @@ typedef void om_conv_tile_fn(ptrdiff_t m, ptrdiff_t k, const float *a, ptrdiff_t
                              const ptrdiff_t *offset, float *c, ptrdiff_t rsc, const float *bias, int flags);
 /* Vectors that a tile of m rows has. */
 typedef ptrdiff_t om_conv_vectors_fn(ptrdiff_t m);
+/* Rows are written in their order, in whole vectors: up to a vector behind the last one. */
 typedef void om_conv_copy_fn(const om_conv_view *v, const om_conv_region *r, ptrdiff_t channels, float *dst);
 /* A panel of k steps in rows of ld: row s has vectors from src + offset[s] + from[i] at to[i], in this order; whole vectors are read and written. */
 typedef void om_conv_panel_fn(const float *src, const ptrdiff_t *offset, ptrdiff_t k, ptrdiff_t moves, const ptrdiff_t *from,
@@ -130,17 +131,18 @@ static void conv_zero(float *y, ptrdiff_t n) {
     if (i < n) vf_store_tail(y + i, vf_set(0.0f), n - i);
 }
 
-/* One row of the padded image: column col + i of the image, i < cols. */
+/* One row of the padded image: column col + i of the image, i < cols. Whole vectors are written, since a masked store takes the time of
+ * ten, so what lies behind the row is overwritten: it is a later row, or room. */
 static void conv_copy_row(const float *x, ptrdiff_t w, ptrdiff_t col, ptrdiff_t cols, float *dst) {
     ptrdiff_t i = col < 0 ? -col : 0, end = w - col < cols ? w - col : cols;
-    if (i >= end) {
-        conv_zero(dst, cols);
-        return;
-    }
-    if (i > 0) conv_zero(dst, i);
+    if (i >= end) i = end = cols;
+    for (ptrdiff_t z = 0; z < i; z += LANES) vf_store(dst + z, vf_set(0.0f));
     for (; i + LANES <= end; i += LANES) vf_store(dst + i, vf_load(x + col + i));
-    if (i < end) vf_store_tail(dst + i, vf_load_tail(x + col + i, end - i), end - i);
-    if (end < cols) conv_zero(dst + end, cols - end);
+    if (i < end) {
+        vf_store(dst + i, vf_load_tail(x + col + i, end - i));
+        i += LANES;
+    }
+    for (; i < cols; i += LANES) vf_store(dst + i, vf_set(0.0f));
 }
 
 /* The same, columns of one remainder by the stride together. */
@@ -167,8 +169,8 @@ static void k_conv_copy(const om_conv_view *v, const om_conv_region *r, ptrdiff_
         for (ptrdiff_t i = 0; i < r->rows; i++, d += width) {
             const ptrdiff_t row = r->row + i;
             if (i % v->sh > r->reach_rows) continue;
-            if (row < 0 || row >= v->h) conv_zero(d, width);
-            else if (v->sw == 1) conv_copy_row(v->x + c * v->xc + row * v->xh, v->w, r->col, r->cols, d);
+            if (v->sw == 1) conv_copy_row(v->x + c * v->xc + row * v->xh, row < 0 || row >= v->h ? 0 : v->w, r->col, r->cols, d);
+            else if (row < 0 || row >= v->h) conv_zero(d, width);
             else conv_copy_phases(v->x + c * v->xc + row * v->xh, v->w, r, v->sw, d);
         }
     }

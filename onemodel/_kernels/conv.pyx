@@ -9,8 +9,8 @@ import numpy as np
 cimport numpy as cnp
 
 from onemodel._kernels.conv_plan cimport (
-    A_BLOCK, DIRECT, GATHERED, K_BLOCK, MOST_MOVES, OM_CONV_VECTORS, OM_GEMM_BIAS_ROWS, OM_GEMM_FIRST, OM_GEMM_LAST, PANELS, PLAIN, Job,
-    om_conv_columns, om_conv_copy_fn, om_conv_gather_fn, om_conv_pairs_fn, om_conv_panel_fn, om_conv_region, om_conv_spread_fn, om_conv_taps,
+    A_BLOCK, A_NEAR, DIRECT, GATHERED, K_BLOCK, MOST_MOVES, OM_CONV_VECTORS, OM_GEMM_BIAS_ROWS, OM_GEMM_FIRST, OM_GEMM_LAST, PANELS, PLAIN,
+    Job, om_conv_columns, om_conv_copy_fn, om_conv_gather_fn, om_conv_pairs_fn, om_conv_panel_fn, om_conv_region, om_conv_spread_fn, om_conv_taps,
     om_conv_tile_fn, om_conv_vectors_fn, om_conv_view, om_conv_weights_fn, plan, round_up, taps_of,
 )
 from onemodel._kernels.depthwise cimport depthwise_fits, depthwise_forward, depthwise_input
@@ -226,9 +226,11 @@ cdef inline void pack_weights(const Job *j, const om_conv_view *v, const float *
 
 cdef void run_pass(const Job *j, const Item *u, Pass *s) noexcept nogil:
     """Some row tiles after the other, so that their weights stay near."""
-    cdef Py_ssize_t t = u.tile0, step = u.tile1 - u.tile0, end, i, m
-    if j.local or j.path == DIRECT:
-        step = max(1, A_BLOCK // max(1, s.kk * j.mr))
+    cdef Py_ssize_t t = u.tile0, weights = max(1, s.kk * j.mr), step = max(1, A_BLOCK // weights), near = step, end, i, m
+    if not j.apart: # results lie far apart: rows of them are written from end to end
+        near = max(1, A_NEAR // weights)
+    if j.path != DIRECT and not j.local:
+        step = u.tile1 - u.tile0
     if j.path == PANELS or j.path == PLAIN:
         pack_panels(j, u, s)
     while t < u.tile1:
@@ -239,7 +241,9 @@ cdef void run_pass(const Job *j, const Item *u, Pass *s) noexcept nogil:
                 m = begin(j.rows, j.tiles, i)
                 pack_weights(j, &s.v, s.weights, m, begin(j.rows, j.tiles, i + 1) - m, s.c0, s.channels, u.weights + (m - s.row0) * s.kk)
         if j.path == DIRECT:
-            direct_pass(j, u, s, t, end)
+            while t < end:
+                direct_pass(j, u, s, t, min(t + near, end))
+                t += near
         elif j.path == GATHERED:
             gathered_pass(j, u, s, t, end)
         else:

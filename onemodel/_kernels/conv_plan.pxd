@@ -54,7 +54,8 @@ cdef extern from "kernels.h" nogil:
 
 cdef enum:
     K_BLOCK = 384               # steps of one pass: what a tile reads of the image, or a panel, stays in L1 beside its weights
-    A_BLOCK = 49152             # floats of weights that meet all columns of a piece before the next do: they stay in L2
+    A_BLOCK = 49152             # floats of weights that a piece uses before the next: they stay in L2
+    A_NEAR = 2048               # of these, floats that meet all columns before the next do: they stay in L1
     MOST_MOVES = 128            # vectors of a panel's row: columns of the widest tile, one at a time at worst
 
 # How a tile finds its columns.

@@ -8,6 +8,7 @@ from onemodel._kernels.table cimport smallest_piece, thread_count
 cdef enum:
     MOST_TAPS = 4096            # of one channel, for which offsets are kept
     MOST_COLUMNS = 32           # of a product so narrow that its weights are read once: they stream by in long rows
+    MANY_COLUMNS = 2048         # of a product that repays packing weights which could be read where they are
     PANEL_FLOATS = 65536        # of panels at a time
     COPY_FLOATS = 65536         # of the padded image at a time: it stays in L2
     STAGE_FLOATS = 65536        # of results that lie apart
@@ -106,8 +107,8 @@ cdef void plan(Job *j) noexcept nogil:
         if j.nq * j.nt < 8 * j.g.nr:
             j.fold = min(c.n, (8 * j.g.nr + j.nq * j.nt - 1) // (j.nq * j.nt))
     columns = min(j.nq * j.nt, 1024) * min(c.n, 1024)
-    # Rows that share a set of the first-level cache are packed, and so is what does not lie along k.
-    j.pack = (j.adjoint or j.wr % 1024 == 0) and j.channels > 0
+    # Weights are packed that are used often, that do not lie along k, or whose rows share a set of the first-level cache.
+    j.pack = (j.adjoint or j.wr % 1024 == 0 or columns > MANY_COLUMNS) and j.channels > 0
     j.local = j.pack and columns <= 4 * MOST_COLUMNS
     if not j.pack and j.path == PANELS and columns <= MOST_COLUMNS:
         k_block = PANEL_FLOATS // round_up(columns, lanes)
