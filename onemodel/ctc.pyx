@@ -3,6 +3,8 @@
 from libc.math cimport INFINITY, NAN
 from libc.stdint cimport int64_t
 
+import numpy as np
+
 from onemodel._kernels.ctc cimport CtcBatch, ctc_alpha, ctc_bwd, ctc_doubles
 from onemodel._kernels.loss cimport MEAN, NONE
 from onemodel._kernels.table cimport current_mode
@@ -31,17 +33,19 @@ cdef Tensor whole_numbers(object value, str what):
         for i in range(n):
             (<int64_t *>t.storage.data)[i] = whole_number(value[i], f"{what}[{i}]")
         return t
+    if isinstance(value, np.ndarray):
+        raise TypeError(f"ctc_loss: {what} must be a Tensor, a tuple of integers or an integer, got ndarray; write om.tensor(...)")
     t = new_tensor(INT64, 0, NULL, True)
     (<int64_t *>t.storage.data)[0] = whole_number(value, what)
     return t
 
 
 cdef int64_t whole_number(object value, str what) except? -1:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, (bool, np.ndarray)) or not hasattr(value, "__index__"):
         raise TypeError(f"ctc_loss: {what} must be an integer, got {type(value).__name__}")
     value = value.__index__()
     if not -2**63 <= value < 2**63:
-        raise ValueError(f"ctc_loss: {what} is {value}, which does not fit int64")
+        raise ValueError(f"ctc_loss: {what} does not fit int64: it has {value.bit_length()} bits")
     return value
 
 
@@ -167,13 +171,14 @@ def ctc_loss_bwd(Tensor g not None, Tensor log_probs not None, Tensor made not N
     cdef CtcBatch c = batch_of(x, made, blank)
     cdef const double *loss = <const double *>data_of(state, "ctc_loss")
     cdef const float *upstream
-    cdef double *scale = <double *>take(c.items * sizeof(double))
+    cdef double *scale
     cdef int mode = current_mode(), status
     cdef Py_ssize_t b
-    if scale == NULL:
-        raise_no_memory(c.items * sizeof(double))
     g = densely(g, "ctc_loss")
     upstream = <const float *>data_of(g, "ctc_loss")
+    scale = <double *>take(c.items * sizeof(double))  # behind all that can raise
+    if scale == NULL:
+        raise_no_memory(c.items * sizeof(double))
     for b in range(c.items):
         scale[b] = upstream[b if reduction == NONE else 0] / weight_of(&c, b, reduction)
     pin(x.storage)

@@ -196,6 +196,7 @@ def test_a_nan_is_the_one_nan_in_exact_arithmetic():
     (AdamW, {"lr": -1}, ValueError, "lr"), (AdamW, {"lr": 2**200}, ValueError, "lr"), (Adam, {"eps": "1"}, TypeError, "eps"),
     (AdamW, {"weight_decay": math.inf}, ValueError, "weight_decay"), (RMSprop, {"alpha": -0.5}, ValueError, "alpha"),
     (RMSprop, {"momentum": None}, TypeError, "momentum"),
+    (Adam, {"amsgrad": "no"}, TypeError, "amsgrad"), (AdamW, {"maximize": 1}, TypeError, "maximize"), (RMSprop, {"centered": None}, TypeError, "centered"),
 ], ids=lambda v: str(v)[:30])
 def test_wrong_options(rule, options, error, message):
     with pytest.raises(error, match=f"{rule.__name__}: {message}"):
@@ -304,7 +305,7 @@ def test_clipping_is_torchs(kind, limit):
 
 
 @pytest.mark.parametrize("arguments,error,message", [
-    (([1.0], 1.0), TypeError, "tensors"), (([], -1), ValueError, "max_norm"), (([], "1"), TypeError, "max_norm"), (([], math.nan), ValueError, "max_norm"),
+    (([1.0], 1.0), TypeError, "tensors"), ((None, 1.0), TypeError, "tensors"), (([], -1), ValueError, "max_norm"), (([], "1"), TypeError, "max_norm"), (([], math.nan), ValueError, "max_norm"),
     (([], 1.0, 0), ValueError, "norm_type"), (([], 1.0, -math.inf), ValueError, "norm_type"), (([], 1.0, True), TypeError, "norm_type"),
 ], ids=str)
 def test_wrong_arguments_of_clipping(arguments, error, message):

@@ -158,9 +158,18 @@ def test_other_operands_raise_what_they_should():
     for scale in (True, "1"):
         with pytest.raises(TypeError, match="scale"):
             om.scaled_dot_product_attention(q, k, v, scale=scale)
-    for p in (-0.1, 1.1, float("nan"), True, "0"):
-        with pytest.raises(ValueError, match="dropout_p"):
+    for scale in (2**70 * 2**70, 10**400, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="scale"):
+            om.scaled_dot_product_attention(q, k, v, scale=scale)
+    for p, error in ((-0.1, ValueError), (1.1, ValueError), (float("nan"), ValueError), (10**5000, ValueError), (True, TypeError), ("0", TypeError)):
+        with pytest.raises(error, match="dropout_p"):
             om.scaled_dot_product_attention(q, k, v, dropout_p=p)
+    for causal in ("no", 1, None):
+        with pytest.raises(TypeError, match="is_causal must be True or False"):
+            om.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    right = om.scaled_dot_product_attention(q, k, v, scale=0.5).detach().numpy()
+    for half in (np.float32(0.5), np.float64(0.5)):
+        assert np.array_equal(om.scaled_dot_product_attention(q, k, v, scale=half).detach().numpy(), right)
 
 
 @pytest.mark.parametrize("order", [(0, 2, 1, 3), (1, 2, 0, 3), (2, 0, 1, 3), (0, 1, 2, 3)])

@@ -29,7 +29,8 @@ def test_C03_lengths_and_labels_are_checked_before_anything_is_written():
             (om.tensor([[-1, 9], [1, 2]], dtype=om.int64), [6, 6], [2, 2], IndexError), (good, [-3, 2], [2, 2], ValueError),
             (good, [7, 2], [2, 2], ValueError), (good, [6, 2**62], [2, 2], ValueError), (good, [6, 2**70], [2, 2], ValueError),
             (good, [6, 6], [2, -1], ValueError), (good, [6, 6], [2, 3], ValueError), (om.tensor([[1, 0], [1, 2]]).cast(om.int64), [6, 6], [2, 2], ValueError),
-            (good, [6, 6.0], [2, 2], TypeError), (good, None, [2, 2], TypeError), (good, [True, 6], [2, 2], TypeError), (good, "66", [2, 2], TypeError)]:
+            (good, [6, 6.0], [2, 2], TypeError), (good, None, [2, 2], TypeError), (good, [True, 6], [2, 2], TypeError), (good, "66", [2, 2], TypeError),
+            (good, [6, 10**5000], [2, 2], ValueError), (good, np.array([6, 6]), [2, 2], TypeError), (good.numpy(), [6, 6], [2, 2], TypeError)]:
         with pytest.raises(error, match="ctc_loss"):
             om.ctc_loss(x, targets, inputs, lengths)
     assert memory.pool_stats().outstanding_bytes == before

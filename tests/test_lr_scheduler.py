@@ -111,7 +111,7 @@ L = lr_scheduler
     (lambda o: L.OneCycleLR(o, 0.1), ValueError, "total_steps"), (lambda o: L.OneCycleLR(o, 0.1, 0), ValueError, "total_steps"),
     (lambda o: L.OneCycleLR(o, [0.1, 0.2], 5), ValueError, "max_lr"), (lambda o: L.OneCycleLR(o, 0.1, 5, pct_start=2), ValueError, "pct_start"),
     (lambda o: L.OneCycleLR(o, 0.1, 5, anneal_strategy="x"), ValueError, "anneal_strategy"), (lambda o: L.OneCycleLR(3, 0.1, 5), TypeError, "optimiser"),
-    (lambda o: L.OneCycleLR(o, "x", 5), TypeError, "max_lr"), (lambda o: L.OneCycleLR(o, 0.1, 5, div_factor=0), ValueError, "div_factor"),
+    (lambda o: L.OneCycleLR(o, 0.1, 5, cycle_momentum="no"), TypeError, "cycle_momentum"), (lambda o: L.OneCycleLR(o, "x", 5), TypeError, "max_lr"), (lambda o: L.OneCycleLR(o, 0.1, 5, div_factor=0), ValueError, "div_factor"),
     (lambda o: L.SequentialLR(o, [], []), ValueError, "milestone"), (lambda o: L.SequentialLR(o, [L.StepLR(o, 1)], [3]), ValueError, "milestone"),
     (lambda o: L.SequentialLR(o, [L.StepLR(o, 1), L.StepLR(o, 1)], [-1]), ValueError, "milestone"),
     (lambda o: L.SequentialLR(o, [L.StepLR(o, 1)] * 3, [3, 2]), ValueError, "increase"),
@@ -127,6 +127,13 @@ def test_a_state_that_does_not_fit_is_refused():
     schedule = lr_scheduler.StepLR(optimizer(0.1), 2)
     with pytest.raises(ValueError, match="step_size"):
         schedule.load_state_dict({"last_epoch": 3})
+    walked(schedule, 3)
+    good, rates = schedule.state_dict(), schedule.get_last_lr()
+    for name, value, error in [("last_epoch", "x", TypeError), ("last_epoch", -1, ValueError), ("base_lrs", None, ValueError), ("base_lrs", [], ValueError),
+                               ("step_size", 0, ValueError), ("gamma", "x", ValueError)]:
+        with pytest.raises(error, match="StepLR.load_state_dict"):
+            schedule.load_state_dict(good | {name: value})
+        assert schedule.state_dict() == good and schedule.get_last_lr() == rates
     with pytest.raises(ValueError, match="2 schedules"):
         o = optimizer(0.1)
         lr_scheduler.SequentialLR(o, [lr_scheduler.StepLR(o, 1), lr_scheduler.StepLR(o, 1)], [2]).load_state_dict({"schedulers": []})
@@ -134,10 +141,12 @@ def test_a_state_that_does_not_fit_is_refused():
 
 def test_a_group_added_later_needs_new_schedules():
     o = optimizer(0.1)
-    lr_scheduler.StepLR(o, 2)
+    schedule = lr_scheduler.StepLR(o, 2)
     o.add_param_group({"params": [om.ones(2).requires_grad_()]})
     with pytest.raises(ValueError, match="group was added"):
         lr_scheduler.StepLR(o, 2)
+    with pytest.raises(ValueError, match="group was added"):
+        schedule.step()
 
 
 def test_adam_cycles_its_first_beta():

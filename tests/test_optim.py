@@ -277,8 +277,10 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
         (bad(group={"lr": -1.0}), "lr must be finite and not negative"),
         (bad(group={"betas": 1}), "expected the options"),
         ({}, "expected 'state' and 'param_groups'"),
+        (bad(state=None), "'state'"), (bad(state=[]), "'state'"), (bad(state={0: None}), "'state'"),
+        (bad(param_groups=None), "'param_groups'"), (bad(param_groups=[{}]), "'param_groups'"), (bad(param_groups=[5]), "'param_groups'"),
     ]:
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             optimizer.load_state_dict(state)
         assert optimizer.param_groups[0]["lr"] == 0.5
         assert optimizer.state[p]["momentum_buffer"].tolist() == before[0]["momentum_buffer"].tolist()
@@ -305,6 +307,8 @@ def test_a_wrong_momentum_is_refused_before_anything_moves():
     ({"momentum": -0.5}, ValueError, "momentum"),
     ({"weight_decay": -0.5}, ValueError, "weight_decay"),
     ({"nesterov": True}, ValueError, "nesterov needs a momentum"),
+    ({"nesterov": "no"}, TypeError, "nesterov must be True or False"),
+    ({"maximize": None}, TypeError, "maximize must be True or False"),
     ({"nesterov": True, "momentum": 0.9, "dampening": 0.1}, ValueError, "no dampening"),
 ])
 def test_wrong_options(options, error, message):
@@ -320,6 +324,7 @@ def test_wrong_parameters():
     for params, error, message in [
         ([], ValueError, "no parameters"),
         (p, TypeError, "put it in a list"),
+        ({p}, TypeError, "put it in a list"),
         ([1.0], TypeError, "expected tensors"),
         ([p, p], ValueError, "twice"),
         ([p * 2], ValueError, "result of an operator"),

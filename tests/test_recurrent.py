@@ -56,12 +56,18 @@ def test_Q03_no_step_is_refused(run, gates):
 
 def test_Q05_layers_are_counted():
     params, x = weights(4, 4, 6), values(3, 3, 2, 4)
-    for count, error in ((0, ValueError), (-1, ValueError), (2**62, ValueError), (2, ValueError), (1.0, TypeError), (True, TypeError), (None, TypeError)):
+    for count, error in ((0, ValueError), (-1, ValueError), (2**62, ValueError), (10**5000, ValueError), (2, ValueError), (1.0, TypeError), (True, TypeError), (None, TypeError)):
         with pytest.raises(error, match="lstm"):
             om.lstm(x, None, params, num_layers=count)
-    for p in (-0.1, 1.5, "a", True, float("nan")):
-        with pytest.raises(ValueError, match="dropout"):
+    for p, error in ((-0.1, ValueError), (1.5, ValueError), (10**5000, ValueError), (float("nan"), ValueError), ("a", TypeError), (True, TypeError)):
+        with pytest.raises(error, match="dropout"):
             om.lstm(x, None, params, dropout=p)
+    for name in ("has_biases", "train", "bidirectional", "batch_first"):
+        with pytest.raises(TypeError, match=f"lstm: {name} must be True or False"):
+            om.lstm(x, None, params, **{name: "no"})
+    for layer, gates in ((om.lstm_layer, 4), (om.gru_layer, 3)):
+        with pytest.raises(TypeError, match="reverse must be True or False"):
+            layer(x, om.zeros(gates * 6, 4), om.zeros(gates * 6, 6), reverse="no")
 
 
 @pytest.mark.parametrize("run,gates", [(om.lstm, 4), (om.gru, 3)])

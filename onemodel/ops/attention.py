@@ -12,6 +12,7 @@ from onemodel.errors import ShapeError
 from onemodel.making import tensor
 from onemodel.ops.arithmetic import where
 from onemodel.ops.dropout import dropout
+from onemodel.ops.parameters import flag, real
 from onemodel.ops.reduce import amax
 from onemodel.ops.softmax import softmax
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
@@ -155,13 +156,11 @@ def composed(query, key, value, mask, dropout_p, causal, scale):
 @public("scaled_dot_product_attention", "attention", method=False)
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
     """softmax(scale query·keyᵀ + attn_mask)·value over [..., L, E], [..., S, E], [..., S, Ev]."""
+    is_causal = flag(_OP, "is_causal", is_causal)
     lead = _check(query, key, value, attn_mask, is_causal)
-    if isinstance(dropout_p, bool) or not isinstance(dropout_p, (int, float)) or not 0 <= dropout_p <= 1:
-        raise ValueError(f"{_OP}: dropout_p must be a number from 0 to 1, got {dropout_p!r}")
-    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
-        raise TypeError(f"{_OP}: scale must be a number, got {type(scale).__name__}")
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    dropout_p = real(_OP, "dropout_p", dropout_p, "a number from 0 to 1", 0.0, 1.0)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else real(_OP, "scale", scale)
     query, key, value = (t if t.shape[:-2] == lead else t.expand(*lead, *t.shape[-2:]) for t in (query, key, value))
     if dropout_p:
         return composed(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
-    return ScaledDotProductAttention.apply(query, key, value, attn_mask, bool(is_causal), scale)
+    return ScaledDotProductAttention.apply(query, key, value, attn_mask, is_causal, scale)

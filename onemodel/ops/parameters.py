@@ -26,6 +26,13 @@ def real(op: str, name: str, value: Any, expected: str = "a finite number", low:
     return number
 
 
+def flag(op: str, name: str, value: Any) -> bool:
+    """TypeError unless it is a truth value: "no" would count as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{op}: {name} must be True or False, got {type(value).__name__}")
+    return bool(value)
+
+
 def _short(value: Any) -> str:
     """A number without the digits that nobody reads (and that Python refuses to write beyond some thousands)."""
     if isinstance(value, int) and abs(value) >= 1 << 128:

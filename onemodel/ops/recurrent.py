@@ -7,6 +7,7 @@ import numpy as np
 from onemodel import recurrent
 from onemodel.arrays import require
 from onemodel.errors import ShapeError
+from onemodel.ops.parameters import flag
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 
 
@@ -115,7 +116,7 @@ class LstmLayer(Op):
 def lstm_layer(x, w_ih, w_hh, b_ih=None, b_hh=None, h0=None, c0=None, reverse=False):
     """One direction of one LSTM layer over [steps, batch, inputs]; gates stacked i, f, g, o."""
     check("lstm_layer", x, w_ih, w_hh, b_ih, b_hh, h0, c0)
-    return LstmLayer.apply(x, w_ih, w_hh, b_ih, b_hh, h0, c0, bool(reverse), False)
+    return LstmLayer.apply(x, w_ih, w_hh, b_ih, b_hh, h0, c0, flag("lstm_layer", "reverse", reverse), False)
 
 
 _GRU_STEP = (Input((5, 3, 4)), Input((6, 4), -0.7, 0.7), Input((6, 2), -0.7, 0.7))
@@ -178,4 +179,4 @@ class GruLayer(Op):
 def gru_layer(x, w_ih, w_hh, b_ih=None, b_hh=None, h0=None, reverse=False):
     """One direction of one GRU layer over [steps, batch, inputs]; gates stacked r, z, n."""
     check("gru_layer", x, w_ih, w_hh, b_ih, b_hh, h0)
-    return GruLayer.apply(x, w_ih, w_hh, b_ih, b_hh, h0, bool(reverse))
+    return GruLayer.apply(x, w_ih, w_hh, b_ih, b_hh, h0, flag("gru_layer", "reverse", reverse))

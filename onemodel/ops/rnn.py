@@ -7,6 +7,7 @@ from onemodel.errors import ShapeError
 from onemodel.ops import recurrent
 from onemodel.ops.dropout import dropout as drop
 from onemodel.ops.join import cat, split, stack
+from onemodel.ops.parameters import flag, real
 from onemodel.registry import public
 from onemodel.tensor import Tensor
 
@@ -15,7 +16,8 @@ def _whole(op: str, name: str, value) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{op}: {name} must be an integer, got {type(value).__name__}")
     if not 1 <= value.__index__() < 2**31:
-        raise ValueError(f"{op}: {name} must be at least 1, got {value}")
+        got = value if abs(value.__index__()) < 2**64 else "a number beyond 64 bits"
+        raise ValueError(f"{op}: {name} must be from 1 to {2**31 - 1}, got {got}")
     return value.__index__()
 
 
@@ -39,12 +41,13 @@ def _state(op: str, name: str, state, shape: tuple[int, ...]):
 
 def _network(op: str, layer, x, states, params, has_biases, num_layers, dropout, train, bidirectional, batch_first):
     """The outputs of the last layer, and per state its final values stacked as torch orders them: layer 0 forward, layer 0 reverse, ..."""
+    for name, value in (("has_biases", has_biases), ("train", train), ("bidirectional", bidirectional), ("batch_first", batch_first)):
+        flag(op, name, value)
     directions = 2 if bidirectional else 1
     count = _whole(op, "num_layers", num_layers) * directions
     if require(x, op).ndim not in (2, 3):
         raise ShapeError(f"{op}: expected input [steps, batch, inputs], or [steps, inputs] without a batch, got shape {x.shape}")
-    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
-        raise ValueError(f"{op}: dropout must be a number from 0 to 1, got {dropout!r}")
+    dropout = real(op, "dropout", dropout, "a number from 0 to 1", 0.0, 1.0)
     groups = _groups(op, params, has_biases, count)
     if groups[0][1].ndim != 2:
         raise ShapeError(f"{op}: expected a recurrent weight of 2 dimensions, got shape {groups[0][1].shape}")

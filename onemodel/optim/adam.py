@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from onemodel.optim.optimizer import Optimizer, check_numbers
+from onemodel.optim.optimizer import Optimizer, check_flags, check_numbers
 from onemodel.tensor import Tensor
 from onemodel.updates import adam_step, rmsprop_step
 
@@ -29,6 +29,7 @@ class Adam(Optimizer):
     def check_options(self, options: dict[str, Any]) -> None:
         what, betas = type(self).__name__, options["betas"]
         check_numbers(what, options, "lr", "eps", "weight_decay")
+        check_flags(what, options, "amsgrad", "maximize")
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
             raise TypeError(f"{what}: betas must be two numbers, got {betas!r}")
         numbers = {"betas[0]": betas[0], "betas[1]": betas[1]}
@@ -69,6 +70,7 @@ class RMSprop(Optimizer):
 
     def check_options(self, options: dict[str, Any]) -> None:
         check_numbers("RMSprop", options, "lr", "alpha", "eps", "weight_decay", "momentum")
+        check_flags("RMSprop", options, "centered", "maximize")
 
     def update(self) -> None:
         for group in self.param_groups:

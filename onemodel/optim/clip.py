@@ -24,6 +24,8 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     operators. A norm that is NaN makes the gradients NaN, an infinite one zeroes what is finite; with error_if_nonfinite it is a
     RuntimeError instead, before anything changes.
     """
+    if not isinstance(parameters, (Tensor, Iterable)):
+        raise TypeError(f"clip_grad_norm_: expected a tensor or an iterable of tensors, got {type(parameters).__name__}")
     given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     for p in given:
         if not isinstance(p, Tensor):

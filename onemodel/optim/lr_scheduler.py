@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+from onemodel.ops.parameters import flag
 from onemodel.optim.optimizer import Optimizer, check_numbers
 
 
@@ -55,8 +56,6 @@ class LRScheduler:
             optimizer.initial_lrs = [group["lr"] for group in optimizer.param_groups]  # type: ignore[attr-defined]
         self.optimizer = optimizer
         self.base_lrs: list[float] = list(optimizer.initial_lrs)  # type: ignore[attr-defined]
-        if len(self.base_lrs) != len(optimizer.param_groups):
-            raise ValueError(f"{type(self).__name__}: a parameter group was added after the first schedule; make the schedules anew")
         self.last_epoch = 0
         self._set()
 
@@ -65,7 +64,11 @@ class LRScheduler:
         raise NotImplementedError(f"{type(self).__name__} defines no rates(t)")
 
     def _set(self) -> None:
-        for group, lr in zip(self.optimizer.param_groups, self.rates(self.last_epoch), strict=True):
+        rates, groups = self.rates(self.last_epoch), self.optimizer.param_groups
+        if len(rates) != len(groups):
+            raise ValueError(f"{type(self).__name__}: {len(groups)} parameter groups and rates for {len(rates)}; a group was added after the first "
+                             "schedule, or a state is of another optimiser; make the schedules anew")
+        for group, lr in zip(groups, rates, strict=True):
             group["lr"] = lr
 
     def step(self) -> None:
@@ -86,8 +89,14 @@ class LRScheduler:
         expected = set(vars(self)) - {"optimizer"}
         if not isinstance(state, dict) or set(state) != expected:
             raise ValueError(f"{type(self).__name__}.load_state_dict: expected {', '.join(sorted(expected))}, as state_dict gives them")
+        _whole(f"{type(self).__name__}.load_state_dict", "last_epoch", state["last_epoch"], 0)
+        before = dict(vars(self))
         vars(self).update(state)
-        self._set()
+        try:
+            self._set()
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            vars(self).update(before)
+            raise ValueError(f"{type(self).__name__}.load_state_dict: the state gives no rates here: {error}") from error
 
 
 class StepLR(LRScheduler):
@@ -165,7 +174,8 @@ class OneCycleLR(LRScheduler):
         self.momentum = "betas" if "betas" in optimizer.defaults else "momentum"
         if cycle_momentum and self.momentum not in optimizer.defaults:
             raise ValueError("OneCycleLR: the optimiser has neither momentum nor betas; pass cycle_momentum=False")
-        self.cycle_momentum, self.anneal_strategy = cycle_momentum, anneal_strategy
+        self.cycle_momentum, self.anneal_strategy = flag("OneCycleLR", "cycle_momentum", cycle_momentum), anneal_strategy
+        three_phase = flag("OneCycleLR", "three_phase", three_phase)
         tops = [float(top) for top in tops]
         base_momentum, max_momentum = float(base_momentum), float(max_momentum)
         lows = [top / float(div_factor) for top in tops]

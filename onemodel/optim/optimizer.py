@@ -11,6 +11,7 @@ import numpy as np
 from onemodel.arrays import array_view
 from onemodel.methods import zero_grad
 from onemodel.modes import enable_grad
+from onemodel.ops.parameters import flag
 from onemodel.tensor import Tensor
 
 
@@ -36,6 +37,12 @@ def check_numbers(what: str, options: dict[str, Any], *names: str, signed: tuple
             raise ValueError(f"{what}: {name} must be finite{'' if name in signed else ' and not negative'}, got {value}")
 
 
+def check_flags(what: str, options: dict[str, Any], *names: str) -> None:
+    """TypeError unless the options are truth values."""
+    for name in names:
+        options[name] = flag(what, name, options[name])
+
+
 class Optimizer:
     """The base of optimisers: `step()` updates parameters in place from their gradients; a parameter without one is left alone.
 
@@ -43,8 +50,8 @@ class Optimizer:
     """
 
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], defaults: dict[str, Any]) -> None:
-        if isinstance(params, (Tensor, dict)):
-            raise TypeError(f"{type(self).__name__}: expected an iterable of tensors or of groups, got {type(params).__name__}; put it in a list")
+        if isinstance(params, (Tensor, dict, set, frozenset)):  # a set has no order, which a state needs
+            raise TypeError(f"{type(self).__name__}: expected a list of tensors or of groups, got {type(params).__name__}; put it in a list")
         self.defaults = defaults
         self.state: dict[Tensor, dict[str, Any]] = {}
         self.param_groups: list[dict[str, Any]] = []
@@ -116,6 +123,10 @@ class Optimizer:
         if not isinstance(state, dict) or set(state) != {"state", "param_groups"}:
             raise ValueError(f"{what}: expected 'state' and 'param_groups', as state_dict gives them")
         groups, entries = state["param_groups"], state["state"]
+        if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+            raise TypeError(f"{what}: expected 'state' to be a dict of dicts, one for each parameter")
+        if not isinstance(groups, list) or not all(isinstance(group, dict) and isinstance(group.get("params"), list) for group in groups):
+            raise TypeError(f"{what}: expected 'param_groups' to be a list of dicts, each with a list 'params'")
         sizes, expected = [len(group["params"]) for group in groups], [len(group["params"]) for group in self.param_groups]
         if sizes != expected:
             raise ValueError(f"{what}: expected groups of {expected} parameters, got {sizes}")

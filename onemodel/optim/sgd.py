@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from onemodel.optim.optimizer import Optimizer, check_numbers
+from onemodel.optim.optimizer import Optimizer, check_flags, check_numbers
 from onemodel.tensor import Tensor
 from onemodel.updates import sgd_step
 
@@ -25,6 +25,7 @@ class SGD(Optimizer):
 
     def check_options(self, options: dict[str, Any]) -> None:
         check_numbers("SGD", options, "lr", "momentum", "weight_decay", signed=("dampening",))
+        check_flags("SGD", options, "nesterov", "maximize")
         if options["nesterov"] and (options["momentum"] <= 0 or options["dampening"] != 0):
             raise ValueError("SGD: nesterov needs a momentum above 0 and no dampening")
 
