@@ -75,7 +75,7 @@ OM_INLINE void weight_tile(const int M, const int V, const float *const *at, ptr
     }
     for (ptrdiff_t row = 0; rows > 0; rows--, row += xr) {
         ptrdiff_t off = row;
-        for (ptrdiff_t p = cols; p > 0; p--, off += xs, g += V * LANES) {
+        CONV_STEPS for (ptrdiff_t p = cols; p > 0; p--, off += xs, g += V * LANES) {
             vf gv[VECTORS];
             OM_UNROLL for (int v = 0; v < V; v++) gv[v] = vf_load(g + v * LANES);
             OM_UNROLL for (int i = 0; i < M; i++) {
