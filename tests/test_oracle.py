@@ -19,6 +19,8 @@ pytestmark = pytest.mark.oracle
 if importlib.util.find_spec("torch") is not None:
     import torch
     import torch.nn.functional as F
+else:  # conftest skips every test here; the sister files still import the names
+    torch = F = None
 
 EPS = 2.0**-23
 few = settings(max_examples=settings().max_examples // 4)  # per operator and mode; --full makes it a hundred and more
