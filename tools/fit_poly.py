@@ -1,4 +1,4 @@
-"""Fits the polynomials of onemodel/_kernels/lane_math.h and prints each as C coefficients with the bound it reaches.
+"""Fits the polynomials of onemodel/_kernels/lane_math.h and lane_pieces.h and prints each as C coefficients with the bound it reaches.
 
 Owns where the coefficients come from; must not contain what the kernels do with them. Needs mpmath.
 
@@ -124,6 +124,39 @@ def mills_pieces(degree):
     return [list(row) for row in zip(*columns, strict=True)], bound
 
 
+def pieces(f, step, degree):
+    """Rows of sixteen floats: f(i step + h), |h| <= step / 2, as high + (low + h (c1 + h (c2 + ...))), a column for each i; and the largest
+    relative error. An f that is 0 at 0 has low = 0 there, so that the error stays relative."""
+    columns, bound = [], 0
+    for i in range(16):
+        centre, half = i * step, step / 2 * (1 + mp.mpf(2) ** -18)
+        lo, high = (-half if i else mp.mpf(0)), to_float(f(centre))
+        rest = partial(lambda centre, high, h: f(centre + h) - high, centre, high)
+        weight = partial(lambda centre, h: 1 / f(centre + h), centre)
+        if f(centre) == 0:
+            c = [mp.mpf(0), *fit(lambda h: f(h) / h, lo, half, degree - 1, to_float, lambda h: h / f(h))]
+        else:
+            c = fit(rest, lo, half, degree, to_float, weight)
+        bound = max(bound, worst(rest, c, lo, half, weight))
+        columns.append([high, *c])
+    return [list(row) for row in zip(*columns, strict=True)], bound
+
+
+# name: (function, width of a piece, degree, what it is)
+PIECES = {
+    "NORMAL_PIECES": (lambda t: mp.erfc(t / mp.sqrt(2)) / 2, mp.mpf(1) / 4, 6, "Phi(-t)"),
+    "SIGMOID_PIECES": (lambda t: 1 / (1 + mp.exp(t)), mp.mpf(1), 7, "1 / (1 + e^t)"),
+    "TANH_PIECES": (mp.tanh, mp.mpf(5) / 8, 7, "tanh t"),
+}
+
+
+def print_pieces(name):
+    rows, bound = pieces(*PIECES[name][:3])
+    print(f"/* {name}: {PIECES[name][3]}; relative error 2^{float(mp.log(bound, 2)):.1f} */")
+    for row in rows:
+        print("    {" + ", ".join(f"{float(x):.9g}" for x in row) + "},")
+
+
 def print_sixteenths():
     powers = [mp.mpf(2) ** (mp.mpf(i) / 16) for i in range(16)]
     nearest = [to_float(power) for power in powers]
@@ -141,7 +174,7 @@ def print_mills_pieces():
         print("    {" + ", ".join(f"{float(x):.9g}" for x in row) + "},")
 
 
-PRINTERS = {"SIXTEENTHS": print_sixteenths, "MILLS_PIECES": print_mills_pieces}
+PRINTERS = {"SIXTEENTHS": print_sixteenths, "MILLS_PIECES": print_mills_pieces, **{name: partial(print_pieces, name) for name in PIECES}}
 
 
 def main():

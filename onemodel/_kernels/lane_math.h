@@ -396,23 +396,6 @@ static inline vf fast_exp_inside(vf x) {
     return vf_scale(vf_madd(power, vf_madd(vf_mul(r, r), p, r), power), vf_mul(n, vf_set(0.0625f)));
 }
 static inline vf fast_exp(vf x) { return fast_exp_inside(vf_clip(x, -104.0f, 89.0f)); }
-/* With e = e^-|x|, which cannot overflow: 1 / (1 + e) or e / (1 + e), corrected by what the sum and the division lost: needs the fused step. */
-static inline vf fast_sigmoid(vf x) {
-    const vf minus_one = vf_set(-1.0f);
-    vf e = fast_exp_inside(vf_max(vf_set(-104.0f), vf_neg(vf_abs(x)))), minus_d = vf_sub(minus_one, e);
-    vf minus_lost = vf_sub(vf_sub(minus_one, minus_d), e), inverse = vf_div(minus_one, minus_d);
-    vf n = vf_select(vf_lt(x, vf_set(0.0f)), e, vf_set(1.0f)), y = vf_mul(n, inverse);
-    return vf_fma(vf_fma(minus_lost, y, vf_fma(minus_d, y, n)), inverse, y);
-}
-static inline vf fast_tanh(vf x) {
-    vf a = vf_min(vf_set(10.0f), vf_abs(x)), high, low, t = fast_reduced(vf_add(a, a), &high, &low);
-    vf s = vf_bits(vi_shl(vi_add(vi_bits(t), vi_set(127 - 0x4B400000)), 23));
-    vf m = vf_madd(s, low, vf_madd(s, high, vf_sub(s, vf_set(1.0f))));
-    /* what the sum m + 2 lost, where it counts (m < 1, so 2 <= d < 3) */
-    vf d = vf_add(m, vf_set(2.0f)), lost = vf_add(vf_sub(vf_set(2.0f), d), m), y = vf_div(m, d);
-    lost = vf_select(vf_lt(m, vf_set(1.0f)), lost, vf_set(0.0f));
-    return vf_with_sign(vf_madd(vf_mul(y, lost), vf_set(-0.42f), y), x);
-}
 static inline vf fast_log(vf x) {
     /* subnormals are scaled into the normal range first */
     vm tiny = vf_lt(x, vf_set(0x1p-126f));
@@ -442,7 +425,7 @@ static inline vf float_mills(vf t, vf *lead, int whole) {
     *lead = vf_lookup(MILLS_PIECES[PIECE_HIGH], piece);
     return whole ? vf_fma(m, h, vf_lookup(MILLS_PIECES[PIECE_LOW], piece)) : vf_mul(m, h);
 }
-/* gelu of the erf form in floats, in exact mode too (double lanes take twice torch's time): every step is one IEEE operation, the fused ones
+/* gelu of the erf form in floats, far from 0 (lane_pieces.h has the middle): every step is one IEEE operation, the fused ones
  * included, so the bits agree everywhere; exact mode recovers two more rounding errors.
  * With t = |x|: gelu = max(x, 0) - t Phi(-t) and t Phi(-t) = 2^k (a + v) (1 + q), where a is t times the leading coefficient of the
  * piece, so that v (the exact rest of that product and the remaining terms) and q are small and their errors count little. */
@@ -487,9 +470,6 @@ static inline vf float_gelu_erf_bwd(vf x, vf g) {
 /* -- the function of the mode ---------------------------------------------------------------------------------------------------------- */
 static inline vf lane_exp(vf x) { return OM_EXACT ? exact_exp(x) : fast_exp(x); }
 static inline vf lane_log(vf x) { return OM_EXACT ? exact_log(x) : fast_log(x); }
-static inline vf lane_sigmoid(vf x) { return OM_EXACT || !HAS_FMA ? exact_sigmoid(x) : fast_sigmoid(x); }
-static inline vf lane_tanh(vf x) { return OM_EXACT ? exact_tanh(x) : fast_tanh(x); }
 static inline vf lane_gelu_erf_bwd(vf x, vf g) { return OM_EXACT || HAS_FMA ? float_gelu_erf_bwd(x, g) : exact_gelu_erf_bwd(x, g); }
-static inline vf lane_gelu_erf(vf x) { return OM_EXACT || HAS_FMA ? float_gelu_erf(x) : exact_gelu_erf(x); }
 
 #endif

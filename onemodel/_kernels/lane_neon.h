@@ -68,10 +68,9 @@ static inline vf vf_odd(vf a, vf b) { return vuzp2q_f32(a, b); }
 static inline vf vf_zip_lo(vf a, vf b) { return vzip1q_f32(a, b); }
 static inline vf vf_zip_hi(vf a, vf b) { return vzip2q_f32(a, b); }
 static inline vf vf_lookup(const float *table, vi i) {
-    int32_t at[4];
-    vst1q_s32(at, vandq_s32(i, vdupq_n_s32(15)));
-    float entry[4] = {table[at[0]], table[at[1]], table[at[2]], table[at[3]]};
-    return vld1q_f32(entry);
+    /* sixty-four bytes: entry j has bytes 4 j to 4 j + 3 */
+    vi at = vmlaq_s32(vdupq_n_s32(0x03020100), vandq_s32(i, vdupq_n_s32(15)), vdupq_n_s32(0x04040404));
+    return vreinterpretq_f32_u8(vqtbl4q_u8(vld1q_u8_x4((const uint8_t *)table), vreinterpretq_u8_s32(at)));
 }
 
 static inline vd vd_lo(vf a) { return vcvt_f64_f32(vget_low_f32(a)); }

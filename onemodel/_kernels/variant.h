@@ -2,6 +2,7 @@
 #define OM_VARIANT 1
 #include OM_LANE_HEADER
 #include "lane_math.h" /* before kernels.h, which opens the loops of every family */
+#include "lane_pieces.h"
 #include "kernels.h"
 #include "elementwise.h"
 #include "copy.h"
