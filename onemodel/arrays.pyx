@@ -9,7 +9,7 @@ cimport numpy as cnp
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from onemodel._pool.pool cimport foreign_storage, new_export
-from onemodel.tensor cimport BOOL, FLOAT32, INT32, INT64, itemsize, MAX_NDIM, Tensor, copy_into, data_of, new_tensor, new_view, read_shape
+from onemodel.tensor cimport BOOL, FLOAT32, INT32, INT64, itemsize, MAX_NDIM, Tensor, copy_into, data_of, new_tensor, new_view, normal_axis, read_shape
 
 from onemodel import tensor as module
 
@@ -32,6 +32,11 @@ cpdef Tensor require(object x, str op):
     if isinstance(x, Tensor):
         return <Tensor>x
     raise TypeError(f"{op}: expected a Tensor, got {type(x).__name__}; wrap arrays and lists with om.tensor(...)")
+
+
+def axis_of(str op, dim, int ndim):
+    """The dimension that `dim` names, counted from 0; TypeError or IndexError where it names none."""
+    return normal_axis(dim, ndim, op)
 
 
 cdef Tensor as_tensor(object value, int code, str op):

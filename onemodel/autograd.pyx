@@ -15,6 +15,7 @@ from onemodel._kernels.reduce cimport SUM, reduce as reduce_kernel
 from onemodel._kernels.table cimport current_mode, om_fp_enter, om_fp_leave, row_index, table_of
 from onemodel._pool.pool cimport pin, raise_closed, resume_scopes, suspend_scopes, unpin
 from onemodel.arrays cimport as_tensor
+from onemodel.arguments cimport flag
 from onemodel.tensor cimport (FLOAT32, MAX_NDIM, Record, Tensor, alias, attach, check_saved, copy_into, data_of, edge_of, new_like,
                               new_tensor, recording, release, same_shape, set_recording, shape_tuple)
 
@@ -350,27 +351,28 @@ cdef int run_pass(_Pass walk, list outputs, list seeds, str op) except -1:
     return 0
 
 
-def backward(Tensor y not None, gradient=None, bint retain_graph=False, bint create_graph=False):
+def backward(Tensor y not None, gradient=None, retain_graph=False, create_graph=False):
     """Accumulate dy/dleaf into the `.grad` of every leaf that y was computed from.
 
     y must require a gradient; `gradient` (y's shape, copied) may be left out for one element, where it is 1. Unless
     `retain_graph`, every record is released after it ran. Errors before any work: GraphReleasedError, ScopeClosedError,
     TensorVersionError (a saved tensor was changed in place), ShapeError.
     """
-    if create_graph:
+    if flag("backward", "create_graph", create_graph):
         raise ValueError("backward: create_graph=True is not supported: backward runs with recording off, so there are no higher derivatives")
     cdef _Pass walk = _Pass.__new__(_Pass)
-    walk.retain_graph = retain_graph
+    walk.retain_graph = flag("backward", "retain_graph", retain_graph)
     run_pass(walk, [y], [seed_of(y, gradient, "backward")], "backward")
 
 
-def grad(outputs, inputs, grad_outputs=None, bint retain_graph=False, bint create_graph=False, bint allow_unused=False):
+def grad(outputs, inputs, grad_outputs=None, retain_graph=False, create_graph=False, allow_unused=False):
     """Gradients of `outputs` with respect to `inputs`, as a tuple; no `.grad` is touched.
 
     outputs, inputs: a tensor or a sequence of tensors; inputs may be results of operators. grad_outputs: one gradient per
     output (None: 1 for one element). An input that no output depends on raises RuntimeError, or gives None with allow_unused.
     """
-    if create_graph:
+    cdef bint unused = flag("grad", "allow_unused", allow_unused)
+    if flag("grad", "create_graph", create_graph):
         raise ValueError("grad: create_graph=True is not supported: backward runs with recording off, so there are no higher derivatives")
     outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
@@ -387,13 +389,13 @@ def grad(outputs, inputs, grad_outputs=None, bint retain_graph=False, bint creat
         if not (<Tensor>t).wants_grad:
             raise RuntimeError(f"grad: input {i} does not require a gradient")
     cdef _Pass walk = _Pass.__new__(_Pass)
-    walk.retain_graph = retain_graph
+    walk.retain_graph = flag("grad", "retain_graph", retain_graph)
     walk.collected = {id(edge_of(<Tensor>t)): None for t in inputs}
     run_pass(walk, outputs, [seed_of(<Tensor>y, g, "grad") for y, g in zip(outputs, grad_outputs)], "grad")
     result = []
     for i, t in enumerate(inputs):
         g = walk.collected[id(edge_of(<Tensor>t))]
-        if g is None and not allow_unused:
+        if g is None and not unused:
             raise RuntimeError(f"grad: no output depends on input {i}; pass allow_unused=True to get None for it")
         result.append(None if g is None else own(<Tensor>g, 2))
     return tuple(result)

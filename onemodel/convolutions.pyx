@@ -4,8 +4,6 @@ Owns what an argument may be, the shapes, and which engine makes which gradient;
 with the same weight. Holds no loop over elements.
 """
 
-import numpy as np
-
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.string cimport memcpy, memset
 
@@ -15,15 +13,12 @@ from onemodel._kernels.elementwise cimport MAP2, Operand, map_strided
 from onemodel._kernels.reduce cimport SUM, reduce as reduce_kernel
 from onemodel._kernels.table cimport current_mode, row_index, table_of
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
+from onemodel.arguments cimport integer, read_integers
 from onemodel.arrays cimport require
 from onemodel.rules cimport edge_shape
 from onemodel.tensor cimport FLOAT32, MAX_NDIM, Record, Rule, Tensor, attach, data_of, densely, edge_of, new_tensor, recording
 
 from onemodel.errors import ShapeError
-
-cdef extern from "Python.h":
-    long long PyLong_AsLongLongAndOverflow(object n, int *overflow) except? -1
-    bint PyLong_CheckExact(object n)
 
 cdef enum:
     WITHOUT_GIL = 32768         # multiplications from which the lock is let go
@@ -34,6 +29,8 @@ cdef enum:
 cdef Py_ssize_t ADD = row_index("map2", "add")
 # No size and no parameter is larger: products of two then fit 63 bits. And no padded image has more elements: that is a thousand terabytes.
 cdef Py_ssize_t LARGEST = 2**31 - 1
+cdef tuple PLANES = ("an integer, (h, w) or (top, left, bottom, right)", "an integer, (h, w), (top, left, bottom, right), same or valid")
+cdef tuple ROWS = ("an integer, (l,) or (left, right)", "an integer, (l,), (left, right), same or valid")
 cdef double LARGEST_IMAGE = 2.0**48
 
 
@@ -47,51 +44,21 @@ cdef str given(Tensor x, Tensor w):
     return f"(x {sizes(x)}, w {sizes(w)})"
 
 
-cdef Py_ssize_t whole(object value, Py_ssize_t least, str op, str what, str forms) except -1:
-    """An integer parameter, Python's or NumPy's, from `least` to LARGEST."""
-    cdef int overflow = 0
-    cdef long long n
-    if not PyLong_CheckExact(value):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-            raise TypeError(f"{op}: {what} must be {forms}, got {type(value).__name__}")
-        value = int(value)
-    n = PyLong_AsLongLongAndOverflow(value, &overflow)
-    if overflow or n < least or n > LARGEST:
-        raise ValueError(f"{op}: {what} must be {least} to {LARGEST}, got {'a number beyond 64 bits' if overflow else n}")
-    return <Py_ssize_t>n
-
-
 cdef int read(object value, int spatial, Py_ssize_t least, str op, str what, Py_ssize_t *out) except -1:
     """One number per spatial dimension, or one for all, into (height, width); the height of a one-dimensional call is left as it is."""
-    cdef str forms = "an int or (h, w)" if spatial == 2 else "an int or (l,)"
-    cdef tuple parts
-    if type(value) is tuple or isinstance(value, (tuple, list)):
-        parts = tuple(value)
-        if len(parts) != spatial and len(parts) != 1:
-            raise ValueError(f"{op}: {what} must be {forms}, got {len(parts)} numbers")
-        if len(parts) == 2:
-            out[0] = whole(parts[0], least, op, what, "of ints")
-            out[1] = whole(parts[1], least, op, what, "of ints")
-            return 0
-        value = parts[0]
-    out[1] = whole(value, least, op, what, forms)
-    if spatial == 2:
-        out[0] = out[1]
-    return 0
+    return read_integers(op, what, value, spatial, least, LARGEST, out + 2 - spatial)
 
 
 cdef int read_padding(object value, int spatial, const Conv *c, bint named, str op, Py_ssize_t *out) except -1:
     """(top, left, bottom, right) from an int, one number per dimension, two per dimension, or, where `named`, "same" or "valid"."""
-    cdef str forms = "an int, (h, w) or (top, left, bottom, right)" if spatial == 2 else "an int, (l,) or (left, right)"
+    cdef str forms = PLANES[named] if spatial == 2 else ROWS[named]
     cdef Py_ssize_t[2] pair
-    cdef tuple parts
+    cdef tuple parts = None
     cdef Py_ssize_t total
     out[0] = out[1] = out[2] = out[3] = 0
-    if PyLong_CheckExact(value):
-        pass
-    elif isinstance(value, str):
+    if isinstance(value, str):
         if not named or value not in ("same", "valid"):
-            raise ValueError(f"{op}: padding must be {forms}{', same or valid' if named else ''}, got {value[:20]!r}")
+            raise ValueError(f"{op}: padding must be {forms}, got {value[:20]!r}")
         if value == "same":
             if c.sh != 1 or c.sw != 1:
                 raise ValueError(f"{op}: padding 'same' needs a stride of 1, got {(c.sh, c.sw)[2 - spatial:]}; write the padding as numbers")
@@ -100,21 +67,24 @@ cdef int read_padding(object value, int spatial, const Conv *c, bint named, str 
             total = c.dw * (c.kw - 1)
             out[1], out[3] = total // 2, total - total // 2
         return 0
-    elif isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list)):
         parts = tuple(value)
         if len(parts) == 2 * spatial:
             if spatial == 2:
-                out[0] = whole(parts[0], 0, op, "padding", "of ints")
-                out[2] = whole(parts[2], 0, op, "padding", "of ints")
-            out[1] = whole(parts[spatial - 1], 0, op, "padding", "of ints")
-            out[3] = whole(parts[2 * spatial - 1], 0, op, "padding", "of ints")
+                out[0] = integer(op, "padding", parts[0], 0, LARGEST, forms)
+                out[2] = integer(op, "padding", parts[2], 0, LARGEST, forms)
+            out[1] = integer(op, "padding", parts[spatial - 1], 0, LARGEST, forms)
+            out[3] = integer(op, "padding", parts[2 * spatial - 1], 0, LARGEST, forms)
             return 0
         if len(parts) != spatial and len(parts) != 1:
             raise ValueError(f"{op}: padding must be {forms}, got {len(parts)} numbers")
-    elif not isinstance(value, np.integer):
-        raise TypeError(f"{op}: padding must be {forms}{', same or valid' if named else ''}, got {type(value).__name__}")
     pair[0] = 0
-    read(value, spatial, 0, op, "padding", pair)
+    if parts is None:  # also what no form takes: the error names them all
+        pair[1] = integer(op, "padding", value, 0, LARGEST, forms)
+        if spatial == 2:
+            pair[0] = pair[1]
+    else:
+        read(parts, spatial, 0, op, "padding", pair)
     out[0], out[1], out[2], out[3] = pair[0], pair[1], pair[0], pair[1]
     return 0
 
@@ -299,7 +269,7 @@ cdef Tensor convolution(ConvRule rule, Tensor x, Tensor w, Tensor bias, object s
     cdef Py_ssize_t height, width, reach_h, reach_w
     cdef Tensor out, source
     check_tensors(x, w, bias, spatial, op, "[O,C/groups,kH,kW]" if spatial == 2 else "[O,C/groups,k]")
-    c.groups = whole(groups, 1, op, "groups", "an int")
+    c.groups = integer(op, "groups", groups, 1, LARGEST)
     c.n = x.dims[0] if channel else 1
     c.ic, c.iw, c.oc, c.kw = x.dims[channel], x.dims[x.rank - 1], w.dims[0], w.dims[w.rank - 1]
     c.ih = c.kh = 1
@@ -392,7 +362,7 @@ cdef Tensor transposed(Tensor x, Tensor w, Tensor bias, object stride, object pa
     cdef Py_ssize_t height, width
     cdef Tensor out
     check_tensors(x, w, bias, 2, op, "[C,O/groups,kH,kW]")
-    c.groups = whole(groups, 1, op, "groups", "an int")
+    c.groups = integer(op, "groups", groups, 1, LARGEST)
     c.n = x.dims[0] if channel else 1
     c.oc, c.oh, c.ow = x.dims[channel], x.dims[channel + 1], x.dims[channel + 2]
     c.kh, c.kw = w.dims[2], w.dims[3]

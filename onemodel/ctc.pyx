@@ -9,6 +9,7 @@ from onemodel._kernels.ctc cimport CtcBatch, ctc_alpha, ctc_bwd, ctc_doubles
 from onemodel._kernels.loss cimport MEAN, NONE
 from onemodel._kernels.table cimport current_mode
 from onemodel._pool.pool cimport give, pin, raise_no_memory, take, unpin
+from onemodel.arguments cimport LARGEST, integer
 from onemodel.tensor cimport FLOAT32, INT32, INT64, UINT8, Tensor, copy_into, data_of, densely, new_tensor
 
 from onemodel.errors import ShapeError
@@ -31,22 +32,13 @@ cdef Tensor whole_numbers(object value, str what):
         n = len(value)
         t = new_tensor(INT64, 1, &n, True)
         for i in range(n):
-            (<int64_t *>t.storage.data)[i] = whole_number(value[i], f"{what}[{i}]")
+            (<int64_t *>t.storage.data)[i] = integer("ctc_loss", f"{what}[{i}]", value[i], -LARGEST)
         return t
     if isinstance(value, np.ndarray):
         raise TypeError(f"ctc_loss: {what} must be a Tensor, a tuple of integers or an integer, got ndarray; write om.tensor(...)")
     t = new_tensor(INT64, 0, NULL, True)
-    (<int64_t *>t.storage.data)[0] = whole_number(value, what)
+    (<int64_t *>t.storage.data)[0] = integer("ctc_loss", what, value, -LARGEST)
     return t
-
-
-cdef int64_t whole_number(object value, str what) except? -1:
-    if isinstance(value, (bool, np.ndarray)) or not hasattr(value, "__index__"):
-        raise TypeError(f"ctc_loss: {what} must be an integer, got {type(value).__name__}")
-    value = value.__index__()
-    if not -2**63 <= value < 2**63:
-        raise ValueError(f"ctc_loss: {what} does not fit int64: it has {value.bit_length()} bits")
-    return value
 
 
 cdef int check_lengths(Tensor lengths, Py_ssize_t items, Py_ssize_t most, str what, str limit) except -1:
@@ -68,9 +60,9 @@ def plan(Tensor log_probs not None, targets, input_lengths, target_lengths, blan
         raise ShapeError(f"ctc_loss: expected log_probs [T, N, C] or [T, C] with no size 0, got shape {log_probs.shape}")
     cdef Py_ssize_t frames = log_probs.dims[0], items = log_probs.dims[1] if log_probs.rank == 3 else 1, b, i, total = 0, longest, at
     cdef Py_ssize_t classes = log_probs.dims[log_probs.rank - 1]
-    cdef int64_t silence = whole_number(blank, "blank")
+    cdef int64_t silence = integer("ctc_loss", "blank", blank, 0)
     cdef int64_t label
-    if silence < 0 or silence >= classes:
+    if silence >= classes:
         raise ValueError(f"ctc_loss: blank is {blank}; expected a class, 0 to {classes - 1}")
     cdef Tensor t = whole_numbers(targets, "targets"), inputs = whole_numbers(input_lengths, "input_lengths")
     cdef Tensor lengths = whole_numbers(target_lengths, "target_lengths")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from onemodel.arguments import flag, integer
 from onemodel.making import tensor
 from onemodel.ops.join import stack
 from onemodel.random import Generator, default_generator, randint, randperm
@@ -57,10 +58,8 @@ class DataLoader:
     """
 
     def __init__(self, dataset: Any, batch_size: int = 1, shuffle: bool = False, generator: Generator | None = None, drop_last: bool = False) -> None:
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int):
-            raise TypeError(f"DataLoader: batch_size must be an int, got {type(batch_size).__name__}")
-        if batch_size < 1:
-            raise ValueError(f"DataLoader: batch_size must be at least 1, got {batch_size}")
+        batch_size = integer("DataLoader", "batch_size", batch_size, 1)
+        shuffle, drop_last = flag("DataLoader", "shuffle", shuffle), flag("DataLoader", "drop_last", drop_last)
         if generator is not None and not isinstance(generator, Generator):
             raise TypeError(f"DataLoader: generator must be an om.Generator, got {type(generator).__name__}")
         if shuffle and generator is None:
@@ -108,8 +107,9 @@ class DataLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken: the next iteration yields the rest of that epoch. Sets the generator's state too."""
         expected = self.state_dict()
-        if set(state) != set(expected):
-            raise ValueError(f"DataLoader.load_state_dict: expected the keys {', '.join(expected)}, got {', '.join(map(str, state))}")
+        if not isinstance(state, dict) or set(state) != set(expected):
+            got = ", ".join(map(str, state)) if isinstance(state, dict) else type(state).__name__
+            raise ValueError(f"DataLoader.load_state_dict: expected the keys {', '.join(expected)}, got {got}")
         for name in ("length", "batch_size"):
             if state[name] != expected[name]:
                 raise ValueError(f"DataLoader.load_state_dict: the state has {name} {state[name]}, this loader {expected[name]}")

@@ -11,7 +11,7 @@ cdef str OP = "scaled_dot_product_attention"
 
 
 cdef class Call:
-    """The operands of one call, pinned while the kernel runs without the lock."""
+    """The operands of one call, pinned while the kernel runs without the lock. Nothing stands between pinning and letting go that can raise."""
     cdef Heads h
     cdef Py_ssize_t[MAX_NDIM] mask_lead
     cdef Tensor q

@@ -3,12 +3,15 @@
 Operands that overlap the target act as if they had been copied first.
 """
 
+import inspect
+
 import numpy as np
 
 from cpython.object cimport PyObject
 from libc.string cimport memset
 
 from onemodel.arrays cimport as_tensor
+from onemodel.named cimport name_errors
 from onemodel.rules cimport Map, broadcast_shape, forward
 from onemodel.tensor cimport FLOAT32, itemsize, MAX_NDIM, Tensor, copy_into, data_of, new_like, recording, same_shape, set_recording
 
@@ -90,6 +93,12 @@ cdef int check_target(Tensor t, str op) except -1:
     return 0
 
 
+def check_copy(Tensor target not None, Tensor source not None, str op):
+    """Raises what `copy_` would; copies nothing."""
+    check_target(target, op)
+    data_of(source, op)
+
+
 cdef Tensor check_operand(Tensor target, object value, str op):
     """The operand as a tensor that may be read while the target is written."""
     cdef Tensor other = as_tensor(value, target.code, op), copy
@@ -133,6 +142,8 @@ def install(str name, Map rule):
         return arithmetic(rule, self, other, name)
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"In-place {rule.name}: not recorded; raises the version."
+    call.__signature__ = inspect.signature(call)
+    name_errors(call)
     install_method(name, call)
     install_slot(name, call)
 

@@ -4,6 +4,7 @@ gradients are copied side by side."""
 from libc.string cimport memset
 
 from onemodel._kernels.table cimport current_mode
+from onemodel.arguments cimport index_of
 from onemodel.arrays cimport require
 from onemodel.rules cimport any_wants, edges_of
 from onemodel.tensor cimport (FLOAT32, MAX_NDIM, Record, Rule, Tensor, alias, attach, copy_into, data_of, edge_of, new_tensor, new_view, normal_axis,
@@ -140,13 +141,6 @@ WHOLE.name = PART.name = "split"
 WHOLE.builtin = True  # PART becomes so when its operator is registered
 
 
-cdef object size_of(object n, str op, str what):
-    """An integer that fits 64 bits."""
-    if isinstance(n, bool) or not hasattr(n, "__index__"):
-        raise TypeError(f"{op}: {what} must be an integer, got {type(n).__name__}")
-    return n.__index__()
-
-
 cdef Tensor splittable(object x, str op):
     cdef Tensor t = require(x, op)
     if t.rank == 0:
@@ -179,11 +173,11 @@ def split(tensor, split_size_or_sections, dim=0):
     cdef Py_ssize_t size = t.dims[axis]
     cdef object each
     if isinstance(split_size_or_sections, (tuple, list)):
-        sizes = [size_of(n, "split", "a size") for n in split_size_or_sections]
+        sizes = [index_of("split", "a size", n) for n in split_size_or_sections]
         if any([n < 0 for n in sizes]) or sum(sizes) != size:
             raise ShapeError(f"split: sizes {sizes} do not add up to the {size} elements of dimension {dim} (shape {t.shape})")
     else:
-        each = size_of(split_size_or_sections, "split", "split_size")
+        each = index_of("split", "split_size_or_sections", split_size_or_sections, "an integer or a tuple of them")
         if each < 0 or each == 0 and size > 0:
             raise ShapeError(f"split: the size of a part must be positive, got {each} for dimension {dim} of size {size}")
         sizes = [min(each, size - at) for at in range(0, size, max(each, 1))] or [0]
@@ -195,7 +189,7 @@ def chunk(input, chunks, dim=0):
     cdef Tensor t = splittable(input, "chunk")
     cdef int axis = <int>normal_axis(dim, t.rank, "chunk")
     cdef Py_ssize_t size = t.dims[axis]
-    count = size_of(chunks, "chunk", "chunks")
+    count = index_of("chunk", "chunks", chunks)
     if count < 1:
         raise ValueError(f"chunk: expected at least one part, got {count}")
     if size == 0:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from onemodel.arguments import flag, index_of
 from onemodel.arrays import array_view, code_of
 from onemodel.arrays import empty as _empty
 from onemodel.arrays import from_numpy as _from_numpy
@@ -44,6 +45,10 @@ def _converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return array.astype(dtype, copy=False)
 
 
+def _leaf(made: Tensor, requires_grad: Any, op: str) -> Tensor:
+    return made.requires_grad_() if flag(op, "requires_grad", requires_grad) else made
+
+
 def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor with a copy of nested lists, a NumPy array, a scalar or another tensor.
 
@@ -63,7 +68,7 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
     target = _default_type(source) if dtype is None else DTYPES[code_of(dtype)]
     result = _empty(source.shape, code_of(target))
     array_view(result, "tensor")[...] = _converted(source, target)
-    return result.requires_grad_() if requires_grad else result
+    return _leaf(result, requires_grad, "tensor")
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
@@ -80,10 +85,7 @@ def read_size(sizes: tuple, op: str) -> tuple:
     """The shape that was given as integers or as one tuple or list."""
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = tuple(sizes[0])
-    for size in sizes:
-        if isinstance(size, bool) or not hasattr(size, "__index__"):
-            raise TypeError(f"{op}: sizes must be integers, got {type(size).__name__}")
-    sizes = tuple(size.__index__() for size in sizes)
+    sizes = tuple(index_of(op, "a size", size) for size in sizes)
     if any(size < 0 for size in sizes):
         raise ShapeError(f"{op}: negative size in shape {sizes}")
     return sizes
@@ -99,13 +101,13 @@ def _filled(shape: tuple, value: Any, dtype: Any, requires_grad: bool, op: str) 
         raise ValueError(f"{op}: {error}") from None
     except TypeError as error:
         raise TypeError(f"{op}: {error}") from None
-    return result.requires_grad_() if requires_grad else result
+    return _leaf(result, requires_grad, op)
 
 
 def empty(*size: Any, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
     """A tensor of a shape, its values whatever the memory held."""
     result = _empty(read_size(size, "empty"), code_of(dtype))
-    return result.requires_grad_() if requires_grad else result
+    return _leaf(result, requires_grad, "empty")
 
 
 def zeros(*size: Any, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
@@ -143,7 +145,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
     result = _empty((int(count),), code_of(dtype if dtype is not None else np.int64 if integers else np.float32))
     view = array_view(result, "arange")
     view[...] = _converted(np.arange(count) * step + start if count else np.empty(0), view.dtype)
-    return result.requires_grad_() if requires_grad else result
+    return _leaf(result, requires_grad, "arange")
 
 
 def _like(name: str, make: Any) -> Any:

@@ -12,6 +12,7 @@ import threading
 
 from onemodel._kernels import table
 from onemodel._kernels.table import available_isas, get_isa
+from onemodel.arguments import integer
 from onemodel.autograd import is_grad_enabled, set_grad_enabled
 
 MODES = ("fast", "exact")
@@ -168,11 +169,7 @@ class use_isa(_Setting):
 
 def set_num_threads(n: int) -> None:
     """Let operators use at most n threads; n changes speed only, never a result."""
-    if isinstance(n, bool) or not isinstance(n, int):
-        raise TypeError(f"set_num_threads: expected an int, got {type(n).__name__}")
-    if not 1 <= n <= 1024:
-        raise ValueError(f"set_num_threads: expected 1 to 1024, got {n}")
-    table.set_num_threads(n)
+    table.set_num_threads(integer("set_num_threads", "n", n, 1, 1024))
 
 
 def get_num_threads() -> int:

@@ -4,13 +4,12 @@ An input is read where it lies if its images, channels or rows are whole pieces 
 loop over elements.
 """
 
-import numpy as np
-
 from libc.string cimport memset
 
 from onemodel._kernels cimport norm as kernels
 from onemodel._kernels.table cimport current_mode
 from onemodel._pool.pool cimport give, pin, raise_no_memory, take, unpin
+from onemodel.arguments cimport flag, index_of
 from onemodel.arrays cimport require
 from onemodel.inplace cimport overlap, shares_elements
 from onemodel.tensor cimport (FLOAT32, MAX_NDIM, Record, Rule, Tensor, attach, copy_into, data_of, densely, edge_of, new_like, new_tensor,
@@ -186,8 +185,7 @@ def batch_norm(input, running_mean, running_var, weight, bias, training, momentu
     cdef Tensor x = float_of(input, op, "input"), w, b, means = None, variances = None
     cdef Py_ssize_t per_channel
     cdef int i
-    if not isinstance(training, (bool, np.bool_)):
-        raise TypeError(f"batch_norm: training must be True or False, got {type(training).__name__}")
+    training = flag("batch_norm", "training", training)
     if x.rank < 2:
         raise ShapeError(f"batch_norm: expected an input [N, C] or [N, C, ...], got shape {x.shape}; use unsqueeze")
     cdef double blend = real(op, "momentum", momentum), small = eps_of(eps, op)
@@ -331,19 +329,14 @@ RMS_NORM.name, RMS_NORM.centred = "rms_norm", False
 
 cdef int lead_of(Tensor x, object normalized_shape, str op) except -1:
     """How many dimensions come before the normalised ones, which must be the last of x."""
-    cdef Py_ssize_t size
-    if isinstance(normalized_shape, (int, np.integer)):
-        normalized_shape = (normalized_shape,)
     if not isinstance(normalized_shape, (tuple, list)):
-        raise TypeError(f"{op}: normalized_shape must be an int or a tuple of ints, got {type(normalized_shape).__name__}")
+        normalized_shape = (normalized_shape,)
     if len(normalized_shape) == 0:
         raise ShapeError(f"{op}: normalized_shape must name at least one dimension, got ()")
-    for size_ in normalized_shape:
-        if isinstance(size_, (bool, np.bool_)) or not isinstance(size_, (int, np.integer)):
-            raise TypeError(f"{op}: normalized_shape must hold ints, got {type(size_).__name__}")
+    normalized_shape = tuple([index_of(op, "normalized_shape", size, "an integer or a tuple of them") for size in normalized_shape])
     cdef int lead = x.rank - <int>min(len(normalized_shape), 64), i
     if lead < 0 or any([normalized_shape[i] != x.dims[lead + i] for i in range(x.rank - lead)]):
-        raise ShapeError(f"{op}: normalized_shape {tuple(normalized_shape) if len(normalized_shape) <= 16 else '(...)'} must be the last sizes of the "
+        raise ShapeError(f"{op}: normalized_shape {normalized_shape if len(normalized_shape) <= 16 else '(...)'} must be the last sizes of the "
                          f"input, which has shape {x.shape}")
     return lead
 
@@ -449,8 +442,7 @@ def group_norm(input, num_groups, weight, bias, eps):
     cdef Tensor x = float_of(input, op, "input"), w, b, source, y, mean, rstd
     cdef Py_ssize_t[2] dims
     cdef int mode = current_mode(), status
-    if isinstance(num_groups, (bool, np.bool_)) or not isinstance(num_groups, (int, np.integer)):
-        raise TypeError(f"group_norm: num_groups must be an int, got {type(num_groups).__name__}")
+    num_groups = index_of("group_norm", "num_groups", num_groups)
     if x.rank < 2:
         raise ShapeError(f"group_norm: expected an input [N, C] or [N, C, ...], got shape {x.shape}; use unsqueeze")
     if num_groups < 1 or x.dims[1] % num_groups != 0 or num_groups >= 1 << 62:

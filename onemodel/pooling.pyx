@@ -5,12 +5,12 @@ reduction `mean`, whose gradient is a stretched view.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.number cimport PyNumber_Index
 from libc.stdint cimport int32_t
 
 from onemodel._kernels.pooling cimport AVERAGE, MAX, Pooling, pool_backward, pool_forward
 from onemodel._kernels.table cimport current_mode
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
+from onemodel.arguments cimport flag, integer, read_integers
 from onemodel.arrays cimport require
 from onemodel.rules cimport edge_shape
 from onemodel.tensor cimport (FLOAT32, INT32, MAX_NDIM, Record, Rule, Tensor, attach, data_of, densely, edge_of, new_tensor, recording)
@@ -21,50 +21,20 @@ from onemodel.errors import ShapeError
 cdef enum:
     WITHOUT_GIL = 16384     # elements from which other Python threads may run meanwhile
 
+cdef str SIZES = "an integer or a pair (rows, columns), None for the size of x"
 cdef Py_ssize_t LIMIT = (<Py_ssize_t>1 << 31) - 1   # of each size, so that no product of two overflows
 
 
 # ---- arguments ----
 
-cdef Py_ssize_t whole(object value, Py_ssize_t least, str op, str what) except? -1:
-    """An integer argument, at least `least`; what numpy's integers mean too, and nothing else does."""
-    cdef Py_ssize_t n
-    if isinstance(value, bool):
-        raise TypeError(f"{op}: {what} must be an integer, got bool")
-    try:
-        value = PyNumber_Index(value)
-    except TypeError:
-        raise TypeError(f"{op}: {what} must be an integer, got {type(value).__name__}") from None
-    if not least <= value <= LIMIT:
-        raise ValueError(f"{op}: {what} must be from {least} to {LIMIT}, got {value}")
-    return value
-
-
-cdef int pair(object value, bint planar, Py_ssize_t least, str op, str what, Py_ssize_t *rows, Py_ssize_t *cols) except -1:
-    """One integer for both directions, or two; a one-dimensional operator takes one, and `rows` stays what it is."""
-    if not isinstance(value, (tuple, list)):
-        cols[0] = whole(value, least, op, what)
-        if planar:
-            rows[0] = cols[0]
-        return 0
-    if len(value) == 1:
-        return pair(value[0], planar, least, op, what, rows, cols) if not isinstance(value[0], (tuple, list)) else wrong_count(value, planar, op, what)
-    if len(value) != 2 or not planar:
-        return wrong_count(value, planar, op, what)
-    rows[0] = whole(value[0], least, op, what)
-    cols[0] = whole(value[1], least, op, what)
+cdef int read_pair(object value, bint planar, Py_ssize_t least, str op, str name, Py_ssize_t *rows, Py_ssize_t *cols) except -1:
+    """Two integers; a one-dimensional operator takes one, and `rows` stays what it is."""
+    cdef Py_ssize_t[2] found
+    read_integers(op, name, value, 2 if planar else 1, least, LIMIT, found)
+    if planar:
+        rows[0] = found[0]
+    cols[0] = found[planar]
     return 0
-
-
-cdef int wrong_count(object value, bint planar, str op, str what) except -1:
-    kind = "an integer or a pair (rows, columns)" if planar else "an integer"
-    raise ValueError(f"{op}: {what} must be {kind}, got a {type(value).__name__} of {len(value)}")
-
-
-cdef bint flag(object value, str op, str what) except? 0:
-    if not isinstance(value, bool):
-        raise TypeError(f"{op}: {what} must be True or False, got {type(value).__name__}")
-    return value
 
 
 cdef int read_input(Tensor x, bint planar, str op, Pooling *p) except -1:
@@ -105,17 +75,17 @@ cdef Py_ssize_t outputs(Py_ssize_t size, Py_ssize_t k, Py_ssize_t s, Py_ssize_t 
 
 cdef int read_windows(Tensor x, bint planar, object kernel_size, object stride, object padding, object dilation, object ceil_mode, str op,
                       Pooling *p) except -1:
-    cdef bint ceil = flag(ceil_mode, op, "ceil_mode")
+    cdef bint ceil = flag(op, "ceil_mode", ceil_mode)
     p.kh = p.sh = p.dh = 1
     p.ph = 0
     p.adaptive = False
-    pair(kernel_size, planar, 1, op, "kernel_size", &p.kh, &p.kw)
+    read_pair(kernel_size, planar, 1, op, "kernel_size", &p.kh, &p.kw)
     if stride is None or (isinstance(stride, (tuple, list)) and not stride):
         p.sh, p.sw = p.kh, p.kw
     else:
-        pair(stride, planar, 1, op, "stride", &p.sh, &p.sw)
-    pair(padding, planar, 0, op, "padding", &p.ph, &p.pw)
-    pair(dilation, planar, 1, op, "dilation", &p.dh, &p.dw)
+        read_pair(stride, planar, 1, op, "stride", &p.sh, &p.sw)
+    read_pair(padding, planar, 0, op, "padding", &p.ph, &p.pw)
+    read_pair(dilation, planar, 1, op, "dilation", &p.dh, &p.dw)
     if 2 * p.ph > (p.kh - 1) * p.dh + 1 or 2 * p.pw > (p.kw - 1) * p.dw + 1:
         raise ValueError(f"{op}: padding must be at most half the kernel: padding {side(planar, p.ph, p.pw)}, kernel "
                          f"{side(planar, (p.kh - 1) * p.dh + 1, (p.kw - 1) * p.dw + 1)}; use less padding, or pad x beforehand")
@@ -211,7 +181,7 @@ cdef object max_pool(PoolRule rule, object input, object kernel_size, object str
                      object return_indices):
     cdef Tensor x = require(input, rule.name)
     cdef Pooling p
-    cdef bint with_index = flag(return_indices, rule.name, "return_indices")
+    cdef bint with_index = flag(rule.name, "return_indices", return_indices)
     p.kind, p.include_pad, p.divisor = MAX, False, 0
     read_input(x, rule.planar, rule.name, &p)
     read_windows(x, rule.planar, kernel_size, stride, padding, dilation, ceil_mode, rule.name, &p)
@@ -222,9 +192,9 @@ cdef object avg_pool(PoolRule rule, object input, object kernel_size, object str
                      object divisor_override):
     cdef Tensor x = require(input, rule.name)
     cdef Pooling p
-    p.kind, p.include_pad, p.divisor = AVERAGE, flag(count_include_pad, rule.name, "count_include_pad"), 0
+    p.kind, p.include_pad, p.divisor = AVERAGE, flag(rule.name, "count_include_pad", count_include_pad), 0
     if divisor_override is not None:
-        p.divisor = whole(divisor_override, -LIMIT, rule.name, "divisor_override")
+        p.divisor = integer(rule.name, "divisor_override", divisor_override, -LIMIT, LIMIT)
         if p.divisor == 0:
             raise ValueError(f"{rule.name}: divisor_override must not be 0; None divides by the size of the window")
     read_input(x, rule.planar, rule.name, &p)
@@ -238,9 +208,9 @@ cdef int read_adaptive(Tensor x, object output_size, str op, Pooling *p) except 
     if not isinstance(output_size, (tuple, list)):
         output_size = (output_size, output_size)
     if len(output_size) != 2:
-        wrong_count(output_size, True, op, "output_size")
-    p.oh = p.h if output_size[0] is None else whole(output_size[0], 0, op, "output_size")
-    p.ow = p.w if output_size[1] is None else whole(output_size[1], 0, op, "output_size")
+        raise ValueError(f"{op}: output_size must be {SIZES}, got a {type(output_size).__name__} of {len(output_size)}")
+    p.oh = p.h if output_size[0] is None else integer(op, "output_size", output_size[0], 0, LIMIT, SIZES)
+    p.ow = p.w if output_size[1] is None else integer(op, "output_size", output_size[1], 0, LIMIT, SIZES)
     p.adaptive = p.oh == 0 or p.ow == 0 or p.h % p.oh != 0 or p.w % p.ow != 0
     p.include_pad, p.divisor = False, 0
     p.kh = p.kw = 1
@@ -286,7 +256,7 @@ def adaptive_avg_pool2d(input, output_size):
 def adaptive_max_pool2d(input, output_size, return_indices=False):
     cdef Tensor x = require(input, "adaptive_max_pool2d")
     cdef Pooling p
-    cdef bint with_index = flag(return_indices, "adaptive_max_pool2d", "return_indices")
+    cdef bint with_index = flag("adaptive_max_pool2d", "return_indices", return_indices)
     p.kind = MAX
     read_adaptive(x, output_size, "adaptive_max_pool2d", &p)
     return pooled(ADAPTIVE_MAX, x, &p, with_index)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onemodel._kernels import random as philox
+from onemodel.arguments import flag, index_of, integer
 from onemodel.arrays import array_view, code_of
 from onemodel.arrays import empty as _empty
 from onemodel.making import read_size
@@ -32,12 +33,11 @@ class Generator:
 
     def manual_seed(self, seed: int) -> Generator:
         """Start the stream of a seed, -2⁶³ to 2⁶⁴ - 1 (a negative one is taken modulo 2⁶⁴); returns the generator."""
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-            raise TypeError(f"manual_seed: expected an int, got {type(seed).__name__}")
+        seed = index_of("manual_seed", "seed", seed)
         if not -(LARGEST // 2) <= seed < LARGEST:
             raise ValueError(f"manual_seed: expected -2**63 to 2**64 - 1, got {seed}")
         with self._lock:
-            self._seed, self._place = int(seed) % LARGEST, 0
+            self._seed, self._place = seed % LARGEST, 0
         return self
 
     def seed(self) -> int:
@@ -124,27 +124,27 @@ def _float32(dtype: Any, op: str) -> int:
 
 def rand(*size: Any, generator: Generator | None = None, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
     """Numbers evenly from [0, 1), multiples of 2⁻²⁴; one word each."""
+    wanted = flag("rand", "requires_grad", requires_grad)
     result = _empty(read_size(size, "rand"), _float32(dtype, "rand"))
     array = array_view(result, "rand")
     philox.uniform(*stream(generator, "rand").take(array.size), array)
-    return result.requires_grad_() if requires_grad else result
+    return result.requires_grad_() if wanted else result
 
 
 def randn(*size: Any, generator: Generator | None = None, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
     """Normally distributed numbers with mean 0 and variance 1 (Box and Muller 1958): two words for two numbers."""
+    wanted = flag("randn", "requires_grad", requires_grad)
     result = _empty(read_size(size, "randn"), _float32(dtype, "randn"))
     array = array_view(result, "randn")
     philox.normal(*stream(generator, "randn").take(array.size, even=True), array)
-    return result.requires_grad_() if requires_grad else result
+    return result.requires_grad_() if wanted else result
 
 
 def randint(low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = np.int64) -> Tensor:
     """Integers evenly from low (0 if it is left out) to high - 1: `randint(high, size)` or `randint(low, high, size)`; two words each."""
     if size is None:
         low, high, size = 0, low, high
-    for bound in (low, high):
-        if isinstance(bound, bool) or not isinstance(bound, (int, np.integer)):
-            raise TypeError(f"randint: expected integer bounds, got {type(bound).__name__}; write randint(high, size) or randint(low, high, size)")
+    low, high = index_of("randint", "low", low), index_of("randint", "high", high)
     if size is None:
         raise TypeError("randint: size is missing; () gives one number")
     code = code_of(dtype)
@@ -155,15 +155,13 @@ def randint(low: int, high: Any = None, size: Any = None, *, generator: Generato
         raise ValueError(f"randint: expected low < high within {DTYPES[code]}, got {low} and {high}")
     result = _empty(read_size((size,), "randint"), code_of(np.int64))
     array = array_view(result, "randint")
-    philox.integers(*stream(generator, "randint").take(2 * array.size), int(low), int(high), array)
+    philox.integers(*stream(generator, "randint").take(2 * array.size), low, high, array)
     return result if result.dtype == DTYPES[code] else cast(result, DTYPES[code])
 
 
 def randperm(n: int, *, generator: Generator | None = None) -> Tensor:
     """The integers 0 to n - 1 in random order (Fisher and Yates); two words each."""
-    result = _empty(read_size((n,), "randperm"), code_of(np.int64))
-    if result.ndim != 1:
-        raise TypeError(f"randperm: expected an int, got {type(n).__name__}")
+    result = _empty((integer("randperm", "n", n, 0),), code_of(np.int64))
     array = array_view(result, "randperm")
     philox.permutation(*stream(generator, "randperm").take(2 * array.size), array)
     return result

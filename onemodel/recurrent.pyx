@@ -11,16 +11,19 @@ GATES = {"lstm_layer": LSTM, "gru_layer": GRU}
 
 
 cdef class Call:
-    """The tensors of one call, contiguous and pinned while the kernel runs without the lock."""
+    """The tensors of one call, contiguous and pinned while the kernel runs without the lock; who makes one lets go of it, whatever is raised."""
     cdef Recurrent r
     cdef list held
+
+    def __cinit__(self):
+        self.held = []
 
     cdef const float *hold(self, Tensor t, str op) except? NULL:
         if t is None:
             return NULL
         t = densely(t, op)
-        pin(t.storage)
         self.held.append(t)
+        pin(t.storage)
         return <const float *>data_of(t, op)
 
     cdef int release(self) except -1:
@@ -30,18 +33,16 @@ cdef class Call:
         return 0
 
 
-cdef Call prepared(str op, Tensor x, Tensor w_ih, Tensor w_hh, Tensor b_ih, Tensor b_hh, Tensor h0, Tensor c0, Tensor gates, Tensor c, Tensor tanh_c,
-                   Tensor out, bint reverse):
-    cdef Call call = Call.__new__(Call)
+cdef int prepare(Call call, str op, Tensor x, Tensor w_ih, Tensor w_hh, Tensor b_ih, Tensor b_hh, Tensor h0, Tensor c0, Tensor gates, Tensor c, Tensor tanh_c,
+                 Tensor out, bint reverse) except -1:
     cdef Recurrent *r = &call.r
-    call.held = []
     r.cell, r.reverse = <Cell>GATES[op], reverse
     r.steps, r.batch, r.inputs, r.hidden = x.dims[0], x.dims[1], x.dims[2], w_hh.dims[1]
     r.x, r.w_ih, r.w_hh = call.hold(x, op), call.hold(w_ih, op), call.hold(w_hh, op)
     r.b_ih, r.b_hh, r.h0, r.c0 = call.hold(b_ih, op), call.hold(b_hh, op), call.hold(h0, op), call.hold(c0, op)
     r.gates, r.c = <float *>call.hold(gates, op), <float *>call.hold(c, op)
     r.tanh_c, r.y = <float *>call.hold(tanh_c, op), <float *>call.hold(out, op)
-    return call
+    return 0
 
 
 def layer(str op, Tensor x not None, Tensor w_ih not None, Tensor w_hh not None, Tensor b_ih, Tensor b_hh, Tensor h0, Tensor c0, bint reverse,
@@ -58,13 +59,16 @@ def layer(str op, Tensor x not None, Tensor w_ih not None, Tensor w_hh not None,
         tanh_c = new_tensor(FLOAT32, 3, dims, True)
     dims[2] = hidden * <int>GATES[op]
     cdef Tensor gates = new_tensor(FLOAT32, 3, dims, True)
-    cdef Call call = prepared(op, x, w_ih, w_hh, b_ih, b_hh, h0, c0, gates, c, tanh_c, out, reverse)
+    cdef Call call = Call.__new__(Call)
     cdef int mode = current_mode(), status
-    with nogil:
-        status = recurrent(mode, &call.r)
-        if with_cell and status == 0:
-            memcpy(call.r.y + steps * batch * hidden, call.r.c + (0 if reverse else steps - 1) * batch * hidden, batch * hidden * sizeof(float))
-    call.release()
+    try:
+        prepare(call, op, x, w_ih, w_hh, b_ih, b_hh, h0, c0, gates, c, tanh_c, out, reverse)
+        with nogil:
+            status = recurrent(mode, &call.r)
+            if with_cell and status == 0:
+                memcpy(call.r.y + steps * batch * hidden, call.r.c + (0 if reverse else steps - 1) * batch * hidden, batch * hidden * sizeof(float))
+    finally:
+        call.release()
     if status < 0:
         raise_no_memory(gates.count * 4)
     return out, gates, c, tanh_c
@@ -73,7 +77,7 @@ def layer(str op, Tensor x not None, Tensor w_ih not None, Tensor w_hh not None,
 def layer_bwd(str op, Tensor g not None, Tensor x not None, Tensor w_ih not None, Tensor w_hh not None, Tensor h0, Tensor c0, Tensor gates not None,
               Tensor c not None, Tensor tanh_c, Tensor out not None, bint reverse, bint with_cell, tuple wanted):
     """Gradients of x, w_ih, w_hh, b_ih, b_hh, h0 and c0, None where not wanted."""
-    cdef Call call = prepared(op, x, w_ih, w_hh, None, None, h0, c0, gates, c, tanh_c, out, reverse)
+    cdef Call call = Call.__new__(Call)
     cdef RecurrentGradients d
     cdef Py_ssize_t[1] width
     cdef Tensor dx = None, dw_ih = None, dw_hh = None, db_ih = None, db_hh = None, dh0 = None, dc0 = None
@@ -93,14 +97,17 @@ def layer_bwd(str op, Tensor g not None, Tensor x not None, Tensor w_ih not None
         dh0 = new_like(h0, True)
     if wanted[6]:
         dc0 = new_like(c0, True)
-    d.gy = call.hold(g, op)
-    d.gc = d.gy + call.r.steps * call.r.batch * call.r.hidden if with_cell else NULL
-    d.dx, d.dw_ih, d.dw_hh = <float *>call.hold(dx, op), <float *>call.hold(dw_ih, op), <float *>call.hold(dw_hh, op)
-    d.db_ih, d.db_hh = <float *>call.hold(db_ih, op), <float *>call.hold(db_hh, op)
-    d.dh0, d.dc0 = <float *>call.hold(dh0, op), <float *>call.hold(dc0, op)
-    with nogil:
-        status = recurrent_bwd(mode, &call.r, &d)
-    call.release()
+    try:
+        prepare(call, op, x, w_ih, w_hh, None, None, h0, c0, gates, c, tanh_c, out, reverse)
+        d.gy = call.hold(g, op)
+        d.gc = d.gy + call.r.steps * call.r.batch * call.r.hidden if with_cell else NULL
+        d.dx, d.dw_ih, d.dw_hh = <float *>call.hold(dx, op), <float *>call.hold(dw_ih, op), <float *>call.hold(dw_hh, op)
+        d.db_ih, d.db_hh = <float *>call.hold(db_ih, op), <float *>call.hold(db_hh, op)
+        d.dh0, d.dc0 = <float *>call.hold(dh0, op), <float *>call.hold(dc0, op)
+        with nogil:
+            status = recurrent_bwd(mode, &call.r, &d)
+    finally:
+        call.release()
     if status < 0:
         raise_no_memory(gates.count * 4)
     return dx, dw_ih, dw_hh, db_ih, db_hh, dh0, dc0

@@ -10,6 +10,7 @@ from onemodel._kernels.reduce cimport AMAX, AMIN, MEAN, SUM, argmax as argmax_ke
 from onemodel._kernels.table cimport current_mode, row_index, table_of
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
 from onemodel.rules cimport edge_shape
+from onemodel.arguments cimport flag
 from onemodel.arrays cimport require
 from onemodel.tensor cimport (FLOAT32, INT64, MAX_NDIM, Record, Rule, Tensor, alias, attach, data_of, densely, edge_of, new_tensor,
                               new_view, normal_axis, recording)
@@ -135,28 +136,25 @@ cdef Tensor reduced_integer(int kind, Tensor x, unsigned long long mask, bint ke
     return out
 
 
-def sum(x, dim=None, bint keepdim=False):
-    cdef Tensor t = require(x, "sum")
-    return reduced(SUM, t, dim, keepdim)
+def sum(x, dim=None, keepdim=False):
+    return reduced(SUM, require(x, "sum"), dim, flag("sum", "keepdim", keepdim))
 
 
-def mean(x, dim=None, bint keepdim=False):
-    cdef Tensor t = require(x, "mean")
-    return reduced(MEAN, t, dim, keepdim)
+def mean(x, dim=None, keepdim=False):
+    return reduced(MEAN, require(x, "mean"), dim, flag("mean", "keepdim", keepdim))
 
 
-def amax(x, dim=None, bint keepdim=False):
-    cdef Tensor t = require(x, "amax")
-    return reduced(AMAX, t, dim, keepdim)
+def amax(x, dim=None, keepdim=False):
+    return reduced(AMAX, require(x, "amax"), dim, flag("amax", "keepdim", keepdim))
 
 
-def amin(x, dim=None, bint keepdim=False):
-    cdef Tensor t = require(x, "amin")
-    return reduced(AMIN, t, dim, keepdim)
+def amin(x, dim=None, keepdim=False):
+    return reduced(AMIN, require(x, "amin"), dim, flag("amin", "keepdim", keepdim))
 
 
-def argmax(x, dim=None, bint keepdim=False):
+def argmax(x, dim=None, keepdim=False):
     cdef Tensor t = require(x, "argmax")
+    cdef bint kept = flag("argmax", "keepdim", keepdim)
     cdef Py_ssize_t[MAX_NDIM] dims
     cdef int axis = -1 if dim is None else <int>normal_axis(dim, t.rank, "argmax"), rank = 0, i, status
     cdef Tensor out
@@ -166,7 +164,7 @@ def argmax(x, dim=None, bint keepdim=False):
         if axis < 0 or i == axis:
             if t.dims[i] == 0:
                 raise ShapeError(f"argmax: dimension {i} of shape {t.shape} is empty; there is no largest of nothing")
-            if keepdim:
+            if kept:
                 dims[rank] = 1
                 rank += 1
         else:

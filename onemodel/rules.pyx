@@ -17,6 +17,7 @@ from onemodel._kernels.table cimport current_mode, om_fn, row_index, table_of
 from onemodel._pool.pool cimport pin, unpin
 from onemodel.arrays cimport as_tensor
 from onemodel.autograd cimport owned
+from onemodel.named cimport name_errors
 from onemodel.tensor cimport (BOOL, FLOAT32, MAX_NDIM, itemsize, Record, Rule, Tensor, alias, attach, data_of, edge_of, new_tensor, recording,
                               same_shape, shape_tuple)
 
@@ -359,4 +360,5 @@ def function_of(Map rule, documented):
     for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
         setattr(call, attribute, getattr(documented, attribute))
     call.__signature__ = inspect.signature(documented)
+    name_errors(call)
     return call

@@ -13,6 +13,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from onemodel._kernels.copy cimport cast, strided_copy
 from onemodel._pool.pool cimport Storage, new_storage, raise_closed
+from onemodel.arguments cimport flag, index_of
 from onemodel.lifetime cimport bury, held, track, untrack
 
 from onemodel.errors import ShapeError, TensorVersionError
@@ -196,7 +197,7 @@ cdef int read_shape(tuple shape, Py_ssize_t *dims, str op) except -1:
     cdef int i
     for i in range(<int>len(shape)):
         try:
-            dims[i] = shape[i]
+            dims[i] = index_of(op, "a size", shape[i])
         except OverflowError:
             raise ShapeError(f"{op}: a size in {shape} does not fit 64 bits") from None
         if dims[i] < 0:
@@ -442,17 +443,18 @@ cdef class Tensor:
         return bool(self.wants_grad)
 
     @requires_grad.setter
-    def requires_grad(self, bint value):
+    def requires_grad(self, value):
         self.requires_grad_(value)
 
-    def requires_grad_(self, bint value=True):
+    def requires_grad_(self, value=True):
         """Make this leaf collect a gradient, or no longer; returns the tensor."""
-        if self.record is not None and not value:
+        cdef bint wanted = flag("requires_grad_", "value", value)
+        if self.record is not None and not wanted:
             raise RuntimeError("requires_grad_: only a leaf can stop requiring a gradient; use detach() for a result of an operator")
-        if value and self.code != FLOAT32:
+        if wanted and self.code != FLOAT32:
             raise TypeError(f"requires_grad_: only float32 tensors have gradients, this one is {names[self.code]}; write t.cast(om.float32)")
         data_of(self, "requires_grad_")
-        self.wants_grad = value
+        self.wants_grad = wanted
         return self
 
     @property
@@ -587,13 +589,8 @@ cdef class Tensor:
 
 
 cdef Py_ssize_t normal_axis(object dim, int rank, str op) except -1:
-    cdef Py_ssize_t d
-    try:
-        d = dim
-    except OverflowError:
-        d = MAX_NDIM + 1
-    except TypeError:
-        raise TypeError(f"{op}: a dimension must be an integer, got {type(dim).__name__}") from None
+    cdef object n = index_of(op, "a dimension", dim)
+    cdef Py_ssize_t d = n if -MAX_NDIM <= n <= MAX_NDIM else MAX_NDIM + 1
     cdef int span = rank if rank > 0 else 1  # a 0-d tensor answers to -1 and 0, as torch's does
     if d < -span or d >= span:
         raise IndexError(f"{op}: dimension {dim} is out of range for {rank} dimensions; expected {-span} to {span - 1}")

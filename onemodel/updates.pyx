@@ -1,6 +1,7 @@
 """Updates: one optimiser step over a group of parameters, in place, without memory from the system once state exists.
 
-Checks all tensors before the first is changed, makes missing state, raises versions. Holds no options and no loops over elements.
+A step is two calls: `..._ready` checks all tensors and makes missing state, `..._step` updates and raises versions. An optimiser calls the first for
+all of its groups before the second for any, so that what refuses one leaves the others alone. Holds no options and no loops over elements.
 """
 
 from libc.math cimport sqrt
@@ -94,32 +95,34 @@ cdef int update(int rule, const void *hyper, list params, list gradients, list b
     return 0
 
 
-def sgd_step(list params, dict state, double lr, double momentum, double dampening, double weight_decay, bint nesterov, bint maximize):
-    """One step of stochastic gradient descent; `onemodel.optim.SGD` has the formula. Makes state[p]["momentum_buffer"] where needed."""
-    cdef om_sgd hyper
-    cdef list old = [], old_gradients = [], buffers = [], new = [], new_gradients = [], fresh = []
+def sgd_ready(list params, dict state, bint remembers):
+    """What a step of these parameters takes: parameters, gradients and, if it `remembers`, momentum buffers; first of those that have a buffer (or
+    need none), then of those that get one. Changes nothing."""
+    cdef list old = [[], [], []], new = [[], [], []], lists
     cdef Tensor p, g, buffer
-    hyper.lr, hyper.momentum, hyper.undamped, hyper.weight_decay = <float>lr, <float>momentum, <float>(1.0 - dampening), <float>weight_decay
-    hyper.nesterov, hyper.maximize, hyper.first = nesterov, maximize, False
     for p in params:
         if p.gradient is None:
             continue
         g = gradient_of(p, "SGD")
-        buffer = buffer_of(state, p, "momentum_buffer", "SGD") if momentum != 0.0 else None
-        if momentum == 0.0 or buffer is not None:
-            old.append(p)
-            old_gradients.append(g)
-            buffers.append(buffer)
-        else:
-            new.append(p)
-            new_gradients.append(g)
-            fresh.append(new_tensor(FLOAT32, p.rank, p.dims, False))
-    update(SGD, &hyper, old, old_gradients, [buffers if momentum != 0.0 else None, None, None], "SGD")
-    if new:
-        hyper.first = True
-        update(SGD, &hyper, new, new_gradients, [fresh, None, None], "SGD")
-        for p, buffer in zip(new, fresh):
-            state.setdefault(p, {})["momentum_buffer"] = buffer
+        buffer = buffer_of(state, p, "momentum_buffer", "SGD") if remembers else None
+        lists = new if remembers and buffer is None else old
+        lists[0].append(p)
+        lists[1].append(g)
+        lists[2].append(new_tensor(FLOAT32, p.rank, p.dims, False) if lists is new else buffer)
+    return old, new
+
+
+def sgd_step(tuple ready, dict state, double lr, double momentum, double dampening, double weight_decay, bint nesterov, bint maximize):
+    """One step of stochastic gradient descent; `onemodel.optim.SGD` has the formula. Enters the momentum buffers that are new."""
+    cdef om_sgd hyper
+    hyper.lr, hyper.momentum, hyper.undamped, hyper.weight_decay = <float>lr, <float>momentum, <float>(1.0 - dampening), <float>weight_decay
+    hyper.nesterov, hyper.maximize = nesterov, maximize
+    for first, lists in enumerate(ready):
+        if lists[0]:
+            hyper.first = first
+            update(SGD, &hyper, lists[0], lists[1], [lists[2] if momentum != 0.0 else None, None, None], "SGD")
+    for p, buffer in zip(ready[1][0], ready[1][2]):
+        state.setdefault(p, {})["momentum_buffer"] = buffer
 
 
 cdef double power(double base, Py_ssize_t n) noexcept:
@@ -173,7 +176,12 @@ cdef int keep_state(dict state, list lists, tuple names, Py_ssize_t t) except -1
     return 0
 
 
-def adam_step(list params, dict state, double lr, double beta1, double beta2, double eps, double weight_decay, bint decoupled, bint amsgrad,
+def adam_ready(list params, dict state, bint amsgrad, str op):
+    """What a step of these parameters takes, by how many steps they made. Changes nothing."""
+    return with_state(params, state, ("exp_avg", "exp_avg_sq", "max_exp_avg_sq" if amsgrad else None), op)
+
+
+def adam_step(dict ready, dict state, double lr, double beta1, double beta2, double eps, double weight_decay, bint decoupled, bint amsgrad,
               bint maximize, str op):
     """One step of Adam or, with `decoupled`, AdamW; `onemodel.optim.Adam` has the formula."""
     cdef om_adam hyper
@@ -182,20 +190,25 @@ def adam_step(list params, dict state, double lr, double beta1, double beta2, do
     hyper.rest1, hyper.beta2, hyper.rest2, hyper.eps = <float>(1.0 - beta1), <float>beta2, <float>(1.0 - beta2), <float>eps
     hyper.weight_decay, hyper.keep = <float>(0.0 if decoupled else weight_decay), <float>(1.0 - lr * weight_decay if decoupled else 1.0)
     hyper.maximize = maximize
-    for before, lists in with_state(params, state, names, op).items():
+    for before, lists in ready.items():
         t = before + 1
         hyper.step_size, hyper.root = <float>(lr / (1.0 - power(beta1, t))), <float>sqrt(1.0 - power(beta2, t))
         keep_state(state, lists, names, t)
         update(ADAM, &hyper, lists[0], lists[1], lists[2:], op)
 
 
-def rmsprop_step(list params, dict state, double lr, double alpha, double eps, double weight_decay, double momentum, bint centered, bint maximize):
+def rmsprop_ready(list params, dict state, double momentum, bint centered):
+    """What a step of these parameters takes, by how many steps they made. Changes nothing."""
+    return with_state(params, state, ("square_avg", "momentum_buffer" if momentum > 0.0 else None, "grad_avg" if centered else None), "RMSprop")
+
+
+def rmsprop_step(dict ready, dict state, double lr, double alpha, double eps, double weight_decay, double momentum, bint centered, bint maximize):
     """One step of RMSprop; `onemodel.optim.RMSprop` has the formula."""
     cdef om_rmsprop hyper
     cdef tuple names = ("square_avg", "momentum_buffer" if momentum > 0.0 else None, "grad_avg" if centered else None)
     hyper.lr, hyper.alpha, hyper.rest, hyper.eps = <float>lr, <float>alpha, <float>(1.0 - alpha), <float>eps
     hyper.weight_decay, hyper.momentum, hyper.maximize = <float>weight_decay, <float>momentum, maximize
-    for before, lists in with_state(params, state, names, "RMSprop").items():
+    for before, lists in ready.items():
         keep_state(state, lists, names, before + 1)
         update(RMSPROP, &hyper, lists[0], lists[1], lists[2:], "RMSprop")
 

@@ -7,6 +7,7 @@ where that is possible (permute, flip, reshape, expand) and by a copy into zeros
 from libc.string cimport memset
 
 from onemodel.rules cimport edge_shape
+from onemodel.arguments cimport index_of
 from onemodel.arrays cimport require
 from onemodel.tensor cimport (FLOAT32, MAX_NDIM, Record, Rule, Tensor, alias, attach, checked_count, copy_into, data_of, densely, edge_of,
                               new_tensor, new_view, normal_axis, read_shape, recording, shape_tuple)
@@ -113,7 +114,7 @@ def reshape(x, *shape):
         raise ShapeError(f"reshape: {len(sizes)} dimensions; at most {MAX_NDIM} are supported")
     for i in range(rank):
         try:
-            dims[i] = sizes[i]
+            dims[i] = index_of("reshape", "a size", sizes[i])
         except OverflowError:
             raise ShapeError(f"reshape: a size in {sizes} does not fit 64 bits") from None
         if dims[i] == -1 and free < 0:
@@ -273,7 +274,7 @@ EXPAND.name = "expand"
 def expand(x, *shape):
     """Dimensions of size 1 stretched without a copy (stride 0), new ones in front; -1 keeps a size."""
     cdef Tensor t = require(x, "expand")
-    cdef tuple sizes = sizes_of(shape, "expand")
+    cdef tuple sizes = tuple([index_of("expand", "a size", size) for size in sizes_of(shape, "expand")])
     cdef Py_ssize_t[MAX_NDIM] dims
     cdef Py_ssize_t[MAX_NDIM] steps
     cdef int rank = <int>len(sizes), lead = rank - t.rank, i
@@ -373,11 +374,10 @@ def slice_view(Tensor x not None, tuple ranges, tuple shape, str op):
 
 def slice_range(start, stop, step, Py_ssize_t size, str op):
     """(start, step, length) of a Python slice over `size` elements; only positive steps."""
+    start, stop, step = [None if n is None else index_of(op, name, n, "an integer or None")
+                         for name, n in (("a slice's start", start), ("a slice's end", stop), ("a slice's step", step))]
     if step is not None and step <= 0:
-        raise ValueError(f"{op}: the step must be positive, got {step}; use flip for the reverse order")
-    for bound in (start, stop, step):
-        if bound is not None and not hasattr(bound, "__index__"):
-            raise TypeError(f"{op}: slice bounds must be integers or None, got {type(bound).__name__}")
+        raise ValueError(f"{op}: a slice's step must be positive, got {step}; use flip for the reverse order")
     first, end, by = slice(start, stop, step).indices(size)
     return first, min(by, max(size, 1)), max(0, (end - first + by - 1) // by)
 
@@ -392,9 +392,7 @@ def select(x, dim, index):
     if t.rank == 0:
         raise IndexError("select: a 0-d tensor has no dimension to select from")
     cdef Py_ssize_t axis = normal_axis(dim, t.rank, "select")
-    if not hasattr(index, "__index__"):
-        raise TypeError(f"select: the index must be an integer, got {type(index).__name__}")
-    i = index.__index__()
+    i = index_of("select", "index", index)
     if not -t.dims[axis] <= i < t.dims[axis]:
         raise IndexError(f"select: index {i} is out of range for size {t.dims[axis]} of dimension {dim}")
     ranges, shape = whole(t), t.shape

@@ -112,7 +112,7 @@ def test_V08_V09_V10_parameters_out_of_range(name):
             with pytest.raises(ValueError, match=f"^{name}: {parameter} must be"):
                 function(x, w, **{parameter: bad})
     for parameter in ("groups", "stride", "dilation", "padding", "output_padding")[: 4 + (name == "conv_transpose2d")]:
-        for bad in (True, False, 1.0, float("nan"), None, b"1", {}, np.float32(1), np.bool_(True), np.ones(2), om.tensor(1), object(), 1j, (True,), (1.0,), [None], range(2)):
+        for bad in (True, False, 1.0, float("nan"), None, b"1", {}, np.float32(1), np.bool_(True), np.ones(2), om.ones(1), object(), 1j, (True,), (1.0,), [None], range(2)):
             with pytest.raises(TypeError, match=f"^{name}: {parameter} must be"):
                 function(x, w, **{parameter: bad})
         for bad in ((), (1,) * 3, [1] * 9):
@@ -148,7 +148,7 @@ def test_V13_stride_beyond_the_kernel(path):
 
 
 def test_K02_K05_output_sizes_that_cannot_be():
-    with pytest.raises(ValueError, match="output_padding must be 0 to"):
+    with pytest.raises(ValueError, match="output_padding must be from 0 to"):
         om.conv_transpose2d(om.ones(1, 1, 2, 2), om.ones(1, 1, 2, 2), output_padding=-1)
     with pytest.raises(om.ShapeError, match="the output would be -5 by -5"):
         om.conv_transpose2d(om.ones(1, 1, 1, 1), om.ones(1, 1, 1, 1), padding=3)

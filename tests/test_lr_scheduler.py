@@ -153,3 +153,30 @@ def test_adam_cycles_its_first_beta():
     o = optimizer(0.1, kind=Adam)
     lr_scheduler.OneCycleLR(o, 0.5, 10)
     assert o.param_groups[0]["betas"] == (0.95, 0.999)
+
+
+def test_a_refused_state_leaves_everything_as_it_was():
+    """Of a schedule of schedules, too: nothing of the inner ones has moved when the outer one, or a later one, is refused."""
+    optimizer = om.optim.SGD([om.ones(2, requires_grad=True)], lr=0.5, momentum=0.9)
+    inner = [om.optim.lr_scheduler.LinearLR(optimizer, total_iters=4), om.optim.lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=20)]
+    schedule = om.optim.lr_scheduler.SequentialLR(optimizer, inner, [4])
+    good = schedule.state_dict()
+    for _ in range(6):
+        schedule.step()
+    before = schedule.state_dict()
+    groups = [dict(group) for group in optimizer.param_groups]
+    first, second = good["schedulers"]
+    phase = [2.0, [0.1], [0.3], "much", 0.5]  # rates there are, but no momentum
+    for state in (
+        {**good, "milestones": None}, {**good, "last_epoch": -1}, {**good, "last_epoch": "4"}, {**good, "more": 1}, {**good, "base_lrs": [1.0, 2.0], "schedulers": [first, {}]},
+        {**good, "schedulers": [first, {**second, "phases": []}]}, {**good, "schedulers": [first, {**second, "phases": [phase]}]}, {**good, "schedulers": [first]}, None,
+    ):  # fmt: skip
+        with pytest.raises((TypeError, ValueError), match="load_state_dict"):
+            schedule.load_state_dict(state)
+        assert schedule.state_dict() == before and [dict(group) for group in optimizer.param_groups] == groups, state
+    cycle = inner[1]
+    with pytest.raises(ValueError, match="OneCycleLR.load_state_dict"):
+        cycle.load_state_dict({**cycle.state_dict(), "phases": [phase]})
+    assert schedule.state_dict() == before and [dict(group) for group in optimizer.param_groups] == groups
+    schedule.load_state_dict(good)
+    assert schedule.state_dict() == good

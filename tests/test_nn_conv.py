@@ -64,11 +64,11 @@ def test_every_padding_of_the_functions():
 def test_arguments_are_checked(name):
     layer = getattr(nn, name)
     for kwargs, words in (
-        ({"in_channels": 0}, "in_channels must be 1"), ({"out_channels": -1}, "out_channels must be 1"), ({"kernel_size": 0}, "kernel_size must be 1"),
-        ({"stride": 0}, "stride must be 1"), ({"dilation": 2**70}, "dilation must be 1"), ({"padding": -1}, "padding must be 0"),
-        ({"padding": 2**62}, "padding must be 0"), ({"groups": 0}, "groups must be 1"), ({"groups": 3}, "3 groups do not divide in_channels 4"),
-        ({"groups": 4}, "4 groups do not divide out_channels 6"), ({"kernel_size": (1, 2, 3)}, "kernel_size must be an int or"),
-        ({"stride": ()}, "stride must be an int or"), ({"padding_mode": "reflect"}, "padding_mode must be 'zeros', got 'reflect'"),
+        ({"in_channels": 0}, "in_channels must be from 1"), ({"out_channels": -1}, "out_channels must be from 1"), ({"kernel_size": 0}, "kernel_size must be from 1"),
+        ({"stride": 0}, "stride must be from 1"), ({"dilation": 2**70}, "dilation must be from 1"), ({"padding": -1}, "padding must be from 0"),
+        ({"padding": 2**62}, "padding must be from 0"), ({"groups": 0}, "groups must be from 1"), ({"groups": 3}, "3 groups do not divide in_channels 4"),
+        ({"groups": 4}, "4 groups do not divide out_channels 6"), ({"kernel_size": (1, 2, 3)}, "kernel_size must be an integer"),
+        ({"stride": ()}, "stride must be an integer"), ({"padding_mode": "reflect"}, "padding_mode must be 'zeros', got 'reflect'"),
     ):
         with pytest.raises(ValueError, match=f"^{name}: {words}"):
             layer(**{"in_channels": 4, "out_channels": 6, "kernel_size": 3, **kwargs})
@@ -81,7 +81,7 @@ def test_arguments_are_checked(name):
     if name == "ConvTranspose2d":
         with pytest.raises(TypeError, match="padding must be"):
             layer(4, 6, 3, padding="same")
-        with pytest.raises(ValueError, match="output_padding must be 0"):
+        with pytest.raises(ValueError, match="output_padding must be from 0"):
             layer(4, 6, 3, output_padding=-1)
         for size in ((3, 4), (7, 9), (1,), 5, "ab", (2**70, 5)):
             with pytest.raises(ValueError, match="output_size"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import onemodel as om
+from onemodel import optim
 from onemodel.optim import SGD, Optimizer
 
 
@@ -374,3 +375,103 @@ def test_step_calls_a_closure_with_recording_on():
 
 def test_repr_names_the_options():
     assert "2 parameters: lr=0.5, momentum=0.0" in repr(SGD([leaf(1.0), leaf(1.0)], lr=0.5))
+
+
+KINDS = {
+    "SGD": lambda groups: optim.SGD(groups, lr=0.1, momentum=0.9), "Adam": lambda groups: optim.Adam(groups, amsgrad=True), "AdamW": optim.AdamW,
+    "RMSprop": lambda groups: optim.RMSprop(groups, momentum=0.5, centered=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_that_one_group_refuses_moves_no_group(kind, stepped):
+    first, second = om.ones(3, requires_grad=True), om.ones(2, requires_grad=True)
+    optimizer = KINDS[kind]([{"params": [first]}, {"params": [second]}])
+    first.grad, second.grad = om.ones(3), om.ones(2)
+    if stepped:
+        optimizer.step()
+
+    def look():
+        return [p.tolist() for p in (first, second)], [p.version for p in (first, second)], {k: repr(v) for k, v in optimizer.state_dict()["state"].items()}
+
+    before = look()
+    with om.ActivationScope():
+        second.grad = om.ones(2) * 2.0  # its memory goes back with the scope
+    with pytest.raises(om.ScopeClosedError):
+        optimizer.step()
+    assert look() == before
+    second.grad = om.ones(2)
+    name = "momentum_buffer" if kind in ("SGD", "RMSprop") else "exp_avg"
+    kept = dict(optimizer.state.get(second, {}))
+    optimizer.state[second] = {**kept, name: om.ones(5)}
+    before = look()
+    with pytest.raises(ValueError, match=f"{kind}: {name} of a parameter"):
+        optimizer.step()
+    assert look() == before
+    optimizer.state[second] = kept
+    optimizer.step()
+    assert look()[0] != before[0]
+
+
+TORCHS = {"foreach": None, "differentiable": False, "fused": None}
+FOREIGN = {
+    "SGD": TORCHS, "Adam": {**TORCHS, "capturable": False, "decoupled_weight_decay": False}, "AdamW": {**TORCHS, "capturable": False, "decoupled_weight_decay": True},
+    "RMSprop": {"foreach": None, "differentiable": False, "capturable": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_options_that_only_torch_has(kind):
+    p = leaf(1.0, 2.0)
+    optimizer = KINDS[kind]([p])
+    state = optimizer.state_dict()
+    own = dict(state["param_groups"][0])
+
+    def load(**more):
+        optimizer.load_state_dict({"state": {}, "param_groups": [{**own, **more}]})
+        assert optimizer.state_dict() == state
+
+    load(**FOREIGN[kind])
+    load(**FOREIGN[kind], param_names=["weight"])
+    load(**{**FOREIGN[kind], "foreach": True})  # chooses how torch computes, not what
+    for name, value in {"differentiable": True, "foreach": "yes", **({"decoupled_weight_decay": kind == "Adam"} if "Adam" in kind else {})}.items():
+        with pytest.raises(ValueError, match=rf"{kind}.load_state_dict: {name}={value!r} is torch's and has no meaning here; load a state with {name}="):
+            load(**{**FOREIGN[kind], name: value})
+    with pytest.raises(ValueError, match="expected the options .*, got .*, other"):
+        load(other=1)
+    with pytest.raises(TypeError, match=f"{kind}.load_state_dict: momentum_buffer of parameter 0: expected a Tensor or a number, got ndarray; make tensors with om.tensor"):
+        optimizer.load_state_dict({"state": {0: {"momentum_buffer": np.ones(2)}}, "param_groups": [own]})
+    load(initial_lr=0.25)
+    assert optimizer.initial_lrs == [0.25] and om.optim.lr_scheduler.StepLR(optimizer, 1).base_lrs == [0.25]
+    with pytest.raises(TypeError, match="initial_lr must be a number"):
+        load(initial_lr="0.25")
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_of_torchs_optimizer_goes_on_as_torchs(kind):
+    import torch
+
+    options = {"SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {"amsgrad": True}, "AdamW": {}, "RMSprop": {"momentum": 0.5, "centered": True}}[kind]
+    theirs = [torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0])), torch.nn.Parameter(torch.tensor(0.5))]
+    torchs = getattr(torch.optim, kind)(theirs, **options)
+    gradients = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
+
+    def torch_steps(rows):
+        for row in rows:
+            theirs[0].grad, theirs[1].grad = torch.tensor(row[:3]), torch.tensor(row[3])
+            torchs.step()
+
+    torch_steps(gradients[:3])
+    ours = [om.tensor(p.detach().numpy(), requires_grad=True) for p in theirs]
+    optimizer = getattr(optim, kind)(ours, lr=7.0)
+    state = torchs.state_dict()
+    entries = {n: {k: om.tensor(v.numpy()) if torch.is_tensor(v) else v for k, v in entry.items()} for n, entry in state["state"].items()}
+    optimizer.load_state_dict({"state": entries, "param_groups": state["param_groups"]})
+    for row in gradients[3:]:
+        ours[0].grad, ours[1].grad = om.tensor(row[:3]), om.tensor(row[3])
+        optimizer.step()
+    torch_steps(gradients[3:])
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.detach().numpy(), q.detach().numpy(), rtol=2e-6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onemodel.nn.module import Module
 from onemodel.ops.activation import elu, gelu, leaky_relu, relu, sigmoid, silu, softplus, tanh
-from onemodel.ops.parameters import real
+from onemodel.ops.parameters import flag, index_of, real
 from onemodel.ops.softmax import log_softmax, softmax
 from onemodel.tensor import Tensor
 
@@ -15,8 +15,8 @@ class _Elementwise(Module):
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
-        if inplace is not False:
-            raise ValueError(f"{type(self).__name__}: inplace must be False, got {inplace!r}: an operator makes a new tensor; the pool reuses memory")
+        if flag(type(self).__name__, "inplace", inplace):
+            raise ValueError(f"{type(self).__name__}: inplace must be False, got True: an operator makes a new tensor; the pool reuses memory")
 
 
 class ReLU(_Elementwise):
@@ -109,9 +109,7 @@ class ELU(_Elementwise):
 class _AlongDim(Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
-        if isinstance(dim, bool) or not isinstance(dim, int):
-            raise TypeError(f"{type(self).__name__}: dim must be an int, got {type(dim).__name__}")
-        self.dim = dim
+        self.dim = index_of(type(self).__name__, "dim", dim)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"

@@ -16,13 +16,13 @@ from onemodel.nn.containers import ModuleList
 from onemodel.nn.dropout import Dropout
 from onemodel.nn.linear import Linear, _uniform
 from onemodel.nn.module import Module, Parameter
-from onemodel.nn.norm import LayerNorm, _option, _size
+from onemodel.nn.norm import LayerNorm
 from onemodel.ops.activation import gelu, relu
 from onemodel.ops.arithmetic import where
 from onemodel.ops.attention import composed, lower_triangle, scaled_dot_product_attention
 from onemodel.ops.join import split
 from onemodel.ops.matmul import linear
-from onemodel.ops.parameters import floats, real
+from onemodel.ops.parameters import LARGEST_SIZE, flag, floats, integer, real
 from onemodel.tensor import Tensor
 
 _ACTIVATIONS: dict[str, Callable] = {"relu": relu, "gelu": gelu}
@@ -47,16 +47,17 @@ class MultiheadAttention(Module):
                  add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False) -> None:
         super().__init__()
         name = "MultiheadAttention"
-        self.embed_dim, self.num_heads = _size(name, "embed_dim", embed_dim, 1), _size(name, "num_heads", num_heads, 1)
+        self.embed_dim = integer(name, "embed_dim", embed_dim, 1, LARGEST_SIZE)
+        self.num_heads = integer(name, "num_heads", num_heads, 1, LARGEST_SIZE)
         if self.embed_dim % self.num_heads:
             raise ValueError(f"{name}: embed_dim {embed_dim} does not divide into {num_heads} heads")
         self.head_dim = self.embed_dim // self.num_heads
-        self.kdim = self.embed_dim if kdim is None else _size(name, "kdim", kdim, 1)
-        self.vdim = self.embed_dim if vdim is None else _size(name, "vdim", vdim, 1)
+        self.kdim = self.embed_dim if kdim is None else integer(name, "kdim", kdim, 1, LARGEST_SIZE)
+        self.vdim = self.embed_dim if vdim is None else integer(name, "vdim", vdim, 1, LARGEST_SIZE)
         self.dropout = real(name, "dropout", dropout, "from 0 to 1", 0.0, 1.0)
-        self.batch_first = _option(name, "batch_first", batch_first)
+        self.batch_first = flag(name, "batch_first", batch_first)
         for option, value in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
-            if _option(name, option, value):
+            if flag(name, option, value):
                 raise ValueError(f"{name}: {option} must be False: keys and values beyond those given are not there; append them to key and value")
         if self.kdim == self.vdim == self.embed_dim:
             self.in_proj_weight: Parameter | None = _xavier(3 * self.embed_dim, self.embed_dim)
@@ -65,7 +66,7 @@ class MultiheadAttention(Module):
             self.q_proj_weight = _xavier(self.embed_dim, self.embed_dim)
             self.k_proj_weight = _xavier(self.embed_dim, self.kdim)
             self.v_proj_weight = _xavier(self.embed_dim, self.vdim)
-        self.in_proj_bias = Parameter(zeros(3 * self.embed_dim)) if _option(name, "bias", bias) else None
+        self.in_proj_bias = Parameter(zeros(3 * self.embed_dim)) if flag(name, "bias", bias) else None
         self.out_proj = Linear(self.embed_dim, self.embed_dim, bias)
         if self.out_proj.bias is not None:
             with no_grad():
@@ -74,6 +75,7 @@ class MultiheadAttention(Module):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None, need_weights: bool = True,
                 attn_mask: Tensor | None = None, average_attn_weights: bool = True, is_causal: bool = False) -> tuple[Tensor, Tensor | None]:
         rank = self._check(query, key, value)
+        average = flag("MultiheadAttention", "average_attn_weights", average_attn_weights)
         selfish = query is key and key is value
         if rank == 2:
             query = query.unsqueeze(0)
@@ -87,7 +89,7 @@ class MultiheadAttention(Module):
         weights = None
         if need_weights:
             y, weights = composed(q, k, v, mask, drop, causal, 1 / math.sqrt(self.head_dim))
-            if average_attn_weights:
+            if average:
                 weights = weights.mean(1)
             if rank == 2:
                 weights = weights.squeeze(0)
@@ -136,7 +138,7 @@ class MultiheadAttention(Module):
               rank: int) -> tuple[Tensor | None, bool]:
         """The mask as scaled_dot_product_attention takes it (True takes part), and whether it is the causal one."""
         name = "MultiheadAttention"
-        _option(name, "need_weights", need_weights)
+        flag(name, "need_weights", need_weights)
         for what, mask in (("attn_mask", attn_mask), ("key_padding_mask", padding)):
             if mask is None:
                 continue
@@ -156,7 +158,7 @@ class MultiheadAttention(Module):
             if padding.shape != expected:
                 raise ShapeError(f"{name}: expected key_padding_mask of shape {expected}, got {padding.shape}")
             padding = padding.reshape(batch, 1, 1, keys)
-        if _option(name, "is_causal", causal):
+        if flag(name, "is_causal", causal):
             if padding is None and (attn_mask is None or not need_weights):
                 return None, True
             if attn_mask is None:
@@ -182,7 +184,9 @@ class TransformerEncoderLayer(Module):
                  norm_first: bool = False, bias: bool = True) -> None:
         super().__init__()
         name = "TransformerEncoderLayer"
-        dim_feedforward = _size(name, "dim_feedforward", dim_feedforward, 1)
+        d_model, nhead = integer(name, "d_model", d_model, 1, LARGEST_SIZE), integer(name, "nhead", nhead, 1, LARGEST_SIZE)
+        dim_feedforward = integer(name, "dim_feedforward", dim_feedforward, 1, LARGEST_SIZE)
+        bias, batch_first = flag(name, "bias", bias), flag(name, "batch_first", batch_first)
         if isinstance(activation, str):
             if activation not in _ACTIVATIONS:
                 raise ValueError(f"{name}: activation must be 'relu', 'gelu' or a function of a tensor, got {activation!r}")
@@ -193,7 +197,7 @@ class TransformerEncoderLayer(Module):
         self.linear1 = Linear(self.self_attn.embed_dim, dim_feedforward, bias)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, self.self_attn.embed_dim, bias)
-        self.norm_first = _option(name, "norm_first", norm_first)
+        self.norm_first = flag(name, "norm_first", norm_first)
         self.norm1 = LayerNorm(self.self_attn.embed_dim, layer_norm_eps, bias=bias)
         self.norm2 = LayerNorm(self.self_attn.embed_dim, layer_norm_eps, bias=bias)
         self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
@@ -226,7 +230,9 @@ class TransformerEncoder(Module):
         for name, part in (("encoder_layer", encoder_layer), ("norm", norm)):
             if not isinstance(part, Module) and not (part is None and name == "norm"):
                 raise TypeError(f"TransformerEncoder: {name} must be a Module, got {type(part).__name__}")
-        self.num_layers = _size("TransformerEncoder", "num_layers", num_layers, 1)
+        for name, value in (("enable_nested_tensor", enable_nested_tensor), ("mask_check", mask_check)):
+            flag("TransformerEncoder", name, value)
+        self.num_layers = integer("TransformerEncoder", "num_layers", num_layers, 1, LARGEST_SIZE)
         self.layers = ModuleList(copy.deepcopy(encoder_layer) for _ in range(self.num_layers))
         self.norm = norm
 

@@ -6,32 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from onemodel.nn.linear import _uniform
 from onemodel.nn.module import Module, Parameter
 from onemodel.ops.conv import conv1d, conv2d
 from onemodel.ops.conv_transpose import conv_transpose2d
+from onemodel.ops.parameters import flag, integer, integers
 from onemodel.tensor import Tensor
 
 _LARGEST = 2**31 - 1
-
-
-def _whole(layer: str, name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{layer}: {name} must be an int, got {type(value).__name__}")
-    if not least <= value <= _LARGEST:
-        raise ValueError(f"{layer}: {name} must be {least} to {_LARGEST}, got {value if abs(int(value)) < 2**64 else 'a number beyond 64 bits'}")
-    return int(value)
-
-
-def _numbers(layer: str, name: str, value: Any, spatial: int, least: int, also: int = 1) -> tuple[int, ...]:
-    """One number per spatial dimension (or `also` of them) from an int or a sequence."""
-    if not isinstance(value, (tuple, list)):
-        return (_whole(layer, name, value, least),) * spatial
-    if len(value) not in (1, spatial, also):
-        raise ValueError(f"{layer}: {name} must be an int or {spatial} of them, got {len(value)}")
-    return tuple(_whole(layer, name, v, least) for v in value) * (spatial if len(value) == 1 else 1)
 
 
 class _Convolution(Module):
@@ -45,13 +27,13 @@ class _Convolution(Module):
     def _set_up(self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any, padding: Any, output_padding: Any, dilation: Any,
                 groups: int, bias: bool, padding_mode: str) -> None:
         layer, spatial = type(self).__name__, self._spatial
-        self.in_channels = _whole(layer, "in_channels", in_channels, 1)
-        self.out_channels = _whole(layer, "out_channels", out_channels, 1)
-        self.groups = _whole(layer, "groups", groups, 1)
-        self.kernel_size = _numbers(layer, "kernel_size", kernel_size, spatial, 1)
-        self.stride = _numbers(layer, "stride", stride, spatial, 1)
-        self.dilation = _numbers(layer, "dilation", dilation, spatial, 1)
-        self.output_padding = _numbers(layer, "output_padding", output_padding, spatial, 0)
+        self.in_channels = integer(layer, "in_channels", in_channels, 1, _LARGEST)
+        self.out_channels = integer(layer, "out_channels", out_channels, 1, _LARGEST)
+        self.groups = integer(layer, "groups", groups, 1, _LARGEST)
+        self.kernel_size = integers(layer, "kernel_size", kernel_size, spatial, 1, _LARGEST)
+        self.stride = integers(layer, "stride", stride, spatial, 1, _LARGEST)
+        self.dilation = integers(layer, "dilation", dilation, spatial, 1, _LARGEST)
+        self.output_padding = integers(layer, "output_padding", output_padding, spatial, 0, _LARGEST)
         if isinstance(padding, str) and not self._transposed:
             if padding not in ("same", "valid"):
                 raise ValueError(f"{layer}: padding must be numbers, 'same' or 'valid', got {padding[:20]!r}")
@@ -59,14 +41,14 @@ class _Convolution(Module):
                 raise ValueError(f"{layer}: padding 'same' needs a stride of 1, got {self.stride}; write the padding as numbers")
             self.padding: str | tuple[int, ...] = padding
         else:
-            self.padding = _numbers(layer, "padding", padding, spatial, 0, 2 * spatial)
+            both = isinstance(padding, (tuple, list)) and len(padding) == 2 * spatial
+            self.padding = integers(layer, "padding", padding, 2 * spatial if both else spatial, 0, _LARGEST)
         for name, channels in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):
             if channels % self.groups:
                 raise ValueError(f"{layer}: {self.groups} groups do not divide {name} {channels}")
         if padding_mode != "zeros":
             raise ValueError(f"{layer}: padding_mode must be 'zeros', got {padding_mode!r}; pad the input yourself for another border")
-        if not isinstance(bias, bool):
-            raise TypeError(f"{layer}: bias must be True or False, got {type(bias).__name__}")
+        bias = flag(layer, "bias", bias)
         self.padding_mode = padding_mode
         outer, inner = (self.in_channels, self.out_channels) if self._transposed else (self.out_channels, self.in_channels)
         # Kaiming's uniform rule with a = √5 (He et al. 2015), torch's default; fan_in is counted from the weight's second dimension, in both kinds.
@@ -136,7 +118,7 @@ class ConvTranspose2d(_Convolution):
     def _padding_for(self, x: Tensor, output_size: Sequence[int]) -> tuple[int, ...]:
         if not isinstance(output_size, (tuple, list)) or len(output_size) not in (2, x.ndim):
             raise ValueError(f"ConvTranspose2d: output_size must be (H, W) or the whole shape, got {output_size!r}")
-        wanted = [_whole("ConvTranspose2d", "output_size", size, 1) for size in output_size[-2:]]
+        wanted = [integer("ConvTranspose2d", "output_size", size, 1, _LARGEST) for size in output_size[-2:]]
         pad = self.padding if len(self.padding) == 4 else self.padding * 2
         reach = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True)]
         least = [(x.shape[i - 2] - 1) * self.stride[i] - int(pad[i]) - int(pad[i + 2]) + reach[i] for i in range(2)]

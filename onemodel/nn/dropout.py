@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onemodel.nn.module import Module
 from onemodel.ops.dropout import dropout
-from onemodel.ops.parameters import real
+from onemodel.ops.parameters import flag, real
 from onemodel.tensor import Tensor
 
 
@@ -15,8 +15,8 @@ class Dropout(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         self.p = real("Dropout", "p", p, "from 0 to 1", 0.0, 1.0)
-        if inplace is not False:
-            raise ValueError(f"Dropout: inplace must be False, got {inplace!r}: an operator makes a new tensor; the pool reuses memory")
+        if flag("Dropout", "inplace", inplace):
+            raise ValueError("Dropout: inplace must be False, got True: an operator makes a new tensor; the pool reuses memory")
 
     def forward(self, x: Tensor) -> Tensor:
         return dropout(x, self.p, self.training)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from onemodel.errors import ShapeError
 from onemodel.modes import no_grad
 from onemodel.nn.module import Module, Parameter
 from onemodel.ops.embedding import embedding, padding_row, refuse
+from onemodel.ops.parameters import LARGEST_SIZE, flag, integer
 from onemodel.random import randn
 from onemodel.tensor import Tensor
 
@@ -21,14 +20,10 @@ class Embedding(Module):
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: float | None = None,
                  norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False) -> None:
         super().__init__()
-        for name, size in (("num_embeddings", num_embeddings), ("embedding_dim", embedding_dim)):
-            if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
-                raise TypeError(f"Embedding: {name} must be an int, got {type(size).__name__}")
-            if not 0 <= size < 2**59:
-                raise ValueError(f"Embedding: {name} must be from 0 to what 64 bits of memory can hold, got {size}")
+        self.num_embeddings = integer("Embedding", "num_embeddings", num_embeddings, 0, LARGEST_SIZE)
+        self.embedding_dim = integer("Embedding", "embedding_dim", embedding_dim, 0, LARGEST_SIZE)
         refuse("Embedding", max_norm, scale_grad_by_freq, sparse)
-        row = padding_row("Embedding", padding_idx, num_embeddings)
-        self.num_embeddings, self.embedding_dim = int(num_embeddings), int(embedding_dim)
+        row = padding_row("Embedding", padding_idx, self.num_embeddings)
         self.padding_idx = row if row >= 0 else None
         with no_grad():
             values = randn((self.num_embeddings, self.embedding_dim))
@@ -43,6 +38,7 @@ class Embedding(Module):
             raise TypeError(f"Embedding.from_pretrained: expected a Tensor, got {type(embeddings).__name__}; wrap arrays with om.tensor")
         if embeddings.ndim != 2:
             raise ShapeError(f"Embedding.from_pretrained: expected [rows, columns], got shape {embeddings.shape}")
+        freeze = flag("Embedding.from_pretrained", "freeze", freeze)
         layer = cls(0, 0)
         layer.num_embeddings, layer.embedding_dim = embeddings.shape
         row = padding_row("Embedding", padding_idx, layer.num_embeddings)

@@ -7,6 +7,7 @@ import math
 from onemodel.modes import no_grad
 from onemodel.nn.module import Module, Parameter
 from onemodel.ops.matmul import linear
+from onemodel.ops.parameters import LARGEST_SIZE, flag, integer
 from onemodel.random import rand
 from onemodel.tensor import Tensor
 
@@ -25,15 +26,12 @@ class Linear(Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__()
-        for name, size in (("in_features", in_features), ("out_features", out_features)):
-            if isinstance(size, bool) or not isinstance(size, int):
-                raise TypeError(f"Linear: {name} must be an int, got {type(size).__name__}")
-            if size < 0:
-                raise ValueError(f"Linear: {name} must not be negative, got {size}")
-        self.in_features, self.out_features = in_features, out_features
-        bound = 1 / math.sqrt(in_features) if in_features else 0.0
-        self.weight = _uniform((out_features, in_features), bound)
-        self.bias = _uniform((out_features,), bound) if bias else None
+        self.in_features = integer("Linear", "in_features", in_features, 0, LARGEST_SIZE)
+        self.out_features = integer("Linear", "out_features", out_features, 0, LARGEST_SIZE)
+        bias = flag("Linear", "bias", bias)
+        bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
+        self.weight = _uniform((self.out_features, self.in_features), bound)
+        self.bias = _uniform((self.out_features,), bound) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)

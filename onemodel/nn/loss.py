@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from onemodel.nn.module import Module
 from onemodel.ops.ctc import ctc_loss
 from onemodel.ops.errors import binary_cross_entropy_with_logits, huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from onemodel.ops.loss import cross_entropy, nll_loss, reduction_code
-from onemodel.ops.parameters import real
+from onemodel.ops.parameters import flag, index_of, integer, real
 from onemodel.tensor import Tensor
 
 
@@ -95,7 +93,7 @@ class NLLLoss(_Loss):
     def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__(reduction)
         self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
+        self.ignore_index = index_of("NLLLoss", "ignore_index", ignore_index)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return nll_loss(input, target, self.weight, self.ignore_index, self.reduction)
@@ -109,7 +107,8 @@ class CrossEntropyLoss(_Loss):
     def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0) -> None:
         super().__init__(reduction)
         self.register_buffer("weight", weight)
-        self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
+        self.ignore_index = index_of("CrossEntropyLoss", "ignore_index", ignore_index)
+        self.label_smoothing = real("CrossEntropyLoss", "label_smoothing", label_smoothing, "from 0 to 1", 0.0, 1.0)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
@@ -120,13 +119,7 @@ class CTCLoss(_Loss):
 
     def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
         super().__init__(reduction)
-        if isinstance(blank, bool) or not isinstance(blank, (int, np.integer)):
-            raise TypeError(f"CTCLoss: blank must be an int, got {type(blank).__name__}")
-        if not isinstance(zero_infinity, bool):
-            raise TypeError(f"CTCLoss: zero_infinity must be True or False, got {type(zero_infinity).__name__}")
-        if not 0 <= blank < 2**31:
-            raise ValueError(f"CTCLoss: blank must be a class, from 0 on, got {blank if abs(int(blank)) < 2**64 else 'a number beyond 64 bits'}")
-        self.blank, self.zero_infinity = int(blank), zero_infinity
+        self.blank, self.zero_infinity = integer("CTCLoss", "blank", blank, 0, 2**31 - 1), flag("CTCLoss", "zero_infinity", zero_infinity)
 
     def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequence[int] | int,
                 target_lengths: Tensor | Sequence[int] | int) -> Tensor:

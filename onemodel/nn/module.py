@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from onemodel.arguments import flag
 from onemodel.arrays import as_leaf
+from onemodel.inplace import check_copy
 from onemodel.methods import zero_grad
 from onemodel.modes import no_grad
 from onemodel.tensor import Tensor
@@ -22,7 +24,7 @@ class Parameter(Tensor):
     def __new__(cls, data: Tensor, requires_grad: bool = True) -> Parameter:
         if not isinstance(data, Tensor):
             raise TypeError(f"Parameter: expected a Tensor, got {type(data).__name__}; wrap data with om.tensor(...)")
-        return as_leaf(cls, data, requires_grad)
+        return as_leaf(cls, data, flag("Parameter", "requires_grad", requires_grad))
 
     def __init__(self, data: Tensor, requires_grad: bool = True) -> None:
         pass  # Tensor's own refuses to be called; the work is done in __new__
@@ -210,6 +212,7 @@ class Module:
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"load_state_dict: expected a dict of tensors, got {type(state).__name__}")
+        strict = flag("load_state_dict", "strict", strict)
         own = dict(self._tensors("", buffers=True))
         missing = [name for name in own if name not in state]
         unexpected = [name for name in state if name not in own]
@@ -231,17 +234,18 @@ class Module:
         if faults:
             raise RuntimeError(f"load_state_dict of {type(self).__name__}:\n  " + "\n  ".join(faults))
         with no_grad():
-            for name, target in own.items():
-                if name in state:
-                    target.copy_(state[name])
+            known = [(name, target) for name, target in own.items() if name in state]
+            for name, target in known:
+                check_copy(target, state[name], f"load_state_dict: {name}")
+            for name, target in known:
+                target.copy_(state[name])
         return IncompatibleKeys(missing, unexpected)
 
     def train(self, mode: bool = True) -> Module:
         """Set this module and all below it to training (or, with False, to evaluation); returns the module."""
-        if not isinstance(mode, bool):
-            raise TypeError(f"train: expected True or False, got {mode!r}")
+        training = flag("train", "mode", mode)
         for module in self.modules():
-            module.training = mode
+            module.training = training
         return self
 
     def eval(self) -> Module:
@@ -256,14 +260,16 @@ class Module:
 
     def requires_grad_(self, value: bool = True) -> Module:
         """Let all parameters collect gradients, or freeze them; returns the module."""
+        wanted = flag("requires_grad_", "value", value)
         for parameter in self.parameters():
-            parameter.requires_grad_(value)
+            parameter.requires_grad_(wanted)
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Free the gradients of all parameters, or set them to 0 in place."""
+        freed = flag("zero_grad", "set_to_none", set_to_none)
         for parameter in self.parameters():
-            if set_to_none:
+            if freed:
                 parameter.grad = None
             else:
                 zero_grad(parameter)

@@ -3,31 +3,14 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-
-import numpy as np
 
 from onemodel.making import ones, tensor, zeros
 from onemodel.modes import no_grad
 from onemodel.nn.module import Module, Parameter
 from onemodel.ops.norm import batch_norm, group_norm, layer_norm, rms_norm
-from onemodel.ops.parameters import real
+from onemodel.ops.parameters import LARGEST_SIZE, flag, integer, real
 from onemodel.tensor import Tensor
-
-
-def _size(layer: str, name: str, value: int, least: int = 0) -> int:
-    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
-        raise TypeError(f"{layer}: {name} must be an int, got {type(value).__name__}")
-    if not least <= operator.index(value) < 1 << 59:
-        raise ValueError(f"{layer}: {name} must be at least {least} and fit memory, got {value if abs(int(value)) < 1 << 64 else 'more'}")
-    return operator.index(value)
-
-
-def _option(layer: str, name: str, value: bool) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{layer}: {name} must be True or False, got {type(value).__name__}")
-    return value
 
 
 def _eps(layer: str, eps: float) -> float:
@@ -51,12 +34,12 @@ class _BatchNorm(Module):
                  *, bias: bool = True) -> None:
         super().__init__()
         name = type(self).__name__
-        self.num_features = _size(name, "num_features", num_features)
+        self.num_features = integer(name, "num_features", num_features, 0, LARGEST_SIZE)
         self.eps = _eps(name, eps)
         self.momentum = None if momentum is None else real(name, "momentum", momentum)
-        self.affine, self.track_running_stats = _option(name, "affine", affine), _option(name, "track_running_stats", track_running_stats)
+        self.affine, self.track_running_stats = flag(name, "affine", affine), flag(name, "track_running_stats", track_running_stats)
         self.weight = Parameter(ones(self.num_features)) if affine else None
-        self.bias = Parameter(zeros(self.num_features)) if affine and _option(name, "bias", bias) else None
+        self.bias = Parameter(zeros(self.num_features)) if affine and flag(name, "bias", bias) else None
         self.register_buffer("running_mean", zeros(self.num_features) if track_running_stats else None)
         self.register_buffer("running_var", ones(self.num_features) if track_running_stats else None)
         self.register_buffer("num_batches_tracked", tensor(0) if track_running_stats else None)
@@ -101,7 +84,7 @@ def _normalized(layer: str, shape: int | Sequence[int]) -> tuple[int, ...]:
     sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     if not sizes:
         raise ValueError(f"{layer}: normalized_shape must name at least one dimension, got ()")
-    return tuple(_size(layer, "normalized_shape", size) for size in sizes)  # type: ignore[arg-type]
+    return tuple(integer(layer, "normalized_shape", size, 0, LARGEST_SIZE) for size in sizes)  # type: ignore[arg-type]
 
 
 class LayerNorm(Module):
@@ -110,9 +93,9 @@ class LayerNorm(Module):
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True) -> None:
         super().__init__()
         self.normalized_shape = _normalized("LayerNorm", normalized_shape)
-        self.eps, self.elementwise_affine = _eps("LayerNorm", eps), _option("LayerNorm", "elementwise_affine", elementwise_affine)
+        self.eps, self.elementwise_affine = _eps("LayerNorm", eps), flag("LayerNorm", "elementwise_affine", elementwise_affine)
         self.weight = Parameter(ones(self.normalized_shape)) if elementwise_affine else None
-        self.bias = Parameter(zeros(self.normalized_shape)) if elementwise_affine and _option("LayerNorm", "bias", bias) else None
+        self.bias = Parameter(zeros(self.normalized_shape)) if elementwise_affine and flag("LayerNorm", "bias", bias) else None
 
     def forward(self, x: Tensor) -> Tensor:
         return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -128,7 +111,7 @@ class RMSNorm(Module):
         super().__init__()
         self.normalized_shape = _normalized("RMSNorm", normalized_shape)
         self.eps = None if eps is None else _eps("RMSNorm", eps)
-        self.elementwise_affine = _option("RMSNorm", "elementwise_affine", elementwise_affine)
+        self.elementwise_affine = flag("RMSNorm", "elementwise_affine", elementwise_affine)
         self.weight = Parameter(ones(self.normalized_shape)) if elementwise_affine else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -143,12 +126,13 @@ class GroupNorm(Module):
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, *, bias: bool = True) -> None:
         super().__init__()
-        self.num_groups, self.num_channels = _size("GroupNorm", "num_groups", num_groups, 1), _size("GroupNorm", "num_channels", num_channels)
+        self.num_groups = integer("GroupNorm", "num_groups", num_groups, 1, LARGEST_SIZE)
+        self.num_channels = integer("GroupNorm", "num_channels", num_channels, 0, LARGEST_SIZE)
         if self.num_channels % self.num_groups:
             raise ValueError(f"GroupNorm: num_groups must divide num_channels, got {self.num_groups} and {self.num_channels}")
-        self.eps, self.affine = _eps("GroupNorm", eps), _option("GroupNorm", "affine", affine)
+        self.eps, self.affine = _eps("GroupNorm", eps), flag("GroupNorm", "affine", affine)
         self.weight = Parameter(ones(self.num_channels)) if affine else None
-        self.bias = Parameter(zeros(self.num_channels)) if affine and _option("GroupNorm", "bias", bias) else None
+        self.bias = Parameter(zeros(self.num_channels)) if affine and flag("GroupNorm", "bias", bias) else None
 
     def forward(self, x: Tensor) -> Tensor:
         return group_norm(x, self.num_groups, self.weight, self.bias, self.eps)

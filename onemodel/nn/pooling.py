@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onemodel.nn.module import Module
+from onemodel.ops.parameters import flag
 from onemodel.ops.pooling import adaptive_avg_pool2d, adaptive_max_pool2d, avg_pool1d, avg_pool2d, global_avg_pool2d, max_pool1d, max_pool2d
 from onemodel.tensor import Tensor
 
@@ -13,8 +14,9 @@ class _MaxPool(Module):
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1, return_indices: bool = False,
                  ceil_mode: bool = False) -> None:  # fmt: skip
         super().__init__()
+        name = type(self).__name__
         self.kernel_size, self.stride, self.padding, self.dilation = kernel_size, kernel_size if stride is None else stride, padding, dilation
-        self.return_indices, self.ceil_mode = return_indices, ceil_mode
+        self.return_indices, self.ceil_mode = flag(name, "return_indices", return_indices), flag(name, "ceil_mode", ceil_mode)
 
     def extra_repr(self) -> str:
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, dilation={self.dilation}, ceil_mode={self.ceil_mode}"
@@ -41,7 +43,8 @@ class AvgPool1d(Module):
                  count_include_pad: bool = True) -> None:  # fmt: skip
         super().__init__()
         self.kernel_size, self.stride, self.padding = kernel_size, kernel_size if stride is None else stride, padding
-        self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
+        self.ceil_mode = flag("AvgPool1d", "ceil_mode", ceil_mode)
+        self.count_include_pad = flag("AvgPool1d", "count_include_pad", count_include_pad)
 
     def forward(self, x: Tensor) -> Tensor:
         return avg_pool1d(x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
@@ -57,7 +60,8 @@ class AvgPool2d(Module):
                  divisor_override: int | None = None) -> None:  # fmt: skip
         super().__init__()
         self.kernel_size, self.stride, self.padding = kernel_size, kernel_size if stride is None else stride, padding
-        self.ceil_mode, self.count_include_pad, self.divisor_override = ceil_mode, count_include_pad, divisor_override
+        self.ceil_mode = flag("AvgPool2d", "ceil_mode", ceil_mode)
+        self.count_include_pad, self.divisor_override = flag("AvgPool2d", "count_include_pad", count_include_pad), divisor_override
 
     def forward(self, x: Tensor) -> Tensor:
         return avg_pool2d(x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad, self.divisor_override)
@@ -85,7 +89,7 @@ class AdaptiveMaxPool2d(Module):
 
     def __init__(self, output_size: int | tuple[int | None, ...] | None, return_indices: bool = False) -> None:
         super().__init__()
-        self.output_size, self.return_indices = output_size, return_indices
+        self.output_size, self.return_indices = output_size, flag("AdaptiveMaxPool2d", "return_indices", return_indices)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         return adaptive_max_pool2d(x, self.output_size, self.return_indices)

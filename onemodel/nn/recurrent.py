@@ -10,8 +10,7 @@ from typing import Any
 from onemodel.errors import ShapeError
 from onemodel.nn.linear import _uniform
 from onemodel.nn.module import Module, Parameter
-from onemodel.nn.norm import _option, _size
-from onemodel.ops.parameters import real
+from onemodel.ops.parameters import LARGEST_SIZE, flag, integer, real
 from onemodel.ops.rnn import gru, lstm
 from onemodel.tensor import Tensor
 
@@ -26,11 +25,12 @@ class _Recurrent(Module):
                  bidirectional: bool = False) -> None:
         super().__init__()
         name = type(self).__name__
-        self.input_size, self.hidden_size = _size(name, "input_size", input_size, 1), _size(name, "hidden_size", hidden_size, 1)
-        self.num_layers = _size(name, "num_layers", num_layers, 1)
-        self.bias, self.batch_first = _option(name, "bias", bias), _option(name, "batch_first", batch_first)
+        self.input_size = integer(name, "input_size", input_size, 1, LARGEST_SIZE)
+        self.hidden_size = integer(name, "hidden_size", hidden_size, 1, LARGEST_SIZE)
+        self.num_layers = integer(name, "num_layers", num_layers, 1, LARGEST_SIZE)
+        self.bias, self.batch_first = flag(name, "bias", bias), flag(name, "batch_first", batch_first)
         self.dropout = real(name, "dropout", dropout, "from 0 to 1", 0.0, 1.0)
-        self.bidirectional = _option(name, "bidirectional", bidirectional)
+        self.bidirectional = flag(name, "bidirectional", bidirectional)
         if self.dropout and self.num_layers == 1:
             warnings.warn(f"{name}: dropout stands between layers, and there is one only; num_layers=1, dropout={self.dropout}", stacklevel=3)
         rows, bound = self._gates * self.hidden_size, 1 / math.sqrt(self.hidden_size)
@@ -72,7 +72,7 @@ class LSTM(_Recurrent):
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False, dropout: float = 0.0,
                  bidirectional: bool = False, proj_size: int = 0) -> None:
-        if _size("LSTM", "proj_size", proj_size) != 0:
+        if integer("LSTM", "proj_size", proj_size, 0, LARGEST_SIZE) != 0:
             raise ValueError(f"LSTM: proj_size must be 0, got {proj_size}: projected states are not there; put a Linear behind the layer")
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from onemodel.nn.module import Module
 from onemodel.ops.pad import pad
+from onemodel.ops.parameters import flag, index_of
 from onemodel.ops.resize import interpolate
 from onemodel.tensor import Tensor
 
@@ -17,6 +18,9 @@ class Upsample(Module):
                  align_corners: bool | None = None, recompute_scale_factor: bool | None = None) -> None:
         super().__init__()
         self.size, self.scale_factor, self.mode = size, scale_factor, mode
+        for name, value in (("align_corners", align_corners), ("recompute_scale_factor", recompute_scale_factor)):
+            if value is not None:
+                flag("Upsample", name, value)
         self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
 
     def forward(self, x: Tensor) -> Tensor:
@@ -32,11 +36,10 @@ class ZeroPad2d(Module):
 
     def __init__(self, padding: int | Sequence[int]) -> None:
         super().__init__()
-        self.padding = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,) * 4
-        if len(self.padding) != 4:
+        widths = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,) * 4
+        if len(widths) != 4:
             raise ValueError(f"ZeroPad2d: expected one width or four (left, right, top, bottom), got {padding!r}")
-        if any(isinstance(n, bool) or not hasattr(n, "__index__") for n in self.padding):
-            raise TypeError(f"ZeroPad2d: padding must be integers, got {padding!r}")
+        self.padding = tuple(index_of("ZeroPad2d", "padding", n, "an integer or four (left, right, top, bottom)") for n in widths)
 
     def forward(self, x: Tensor) -> Tensor:
         return pad(x, self.padding)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from onemodel.arrays import array_view, code_of, empty, require
+from onemodel.arrays import array_view, axis_of, code_of, empty, require
 from onemodel.errors import ShapeError
 from onemodel.ops import layouts
+from onemodel.ops.parameters import flag
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 from onemodel.rules import Map
 from onemodel.tensor import Tensor, install_slot
@@ -157,14 +158,11 @@ _TRUTH_ERRORS = [
 def _reduced_truth(name, ufunc, x, dim, keepdim):
     """NumPy reduces what is not 0 into memory of ours."""
     array = array_view(require(x, name), name)
+    keepdim = flag(name, "keepdim", keepdim)
     if dim is not None:
-        if not hasattr(dim, "__index__"):
-            raise TypeError(f"{name}: dim must be an integer or None, got {type(dim).__name__}")
-        span = max(x.ndim, 1)
-        if not -span <= dim.__index__() < span:
-            raise IndexError(f"{name}: dimension {dim} is out of range for {x.ndim} dimensions; expected {-span} to {span - 1}")
-        dim = None if x.ndim == 0 else dim.__index__()
-    result = np.asarray(ufunc.reduce(array, axis=dim, keepdims=bool(keepdim), dtype=np.bool_))
+        dim = axis_of(name, dim, x.ndim)
+        dim = None if x.ndim == 0 else dim
+    result = np.asarray(ufunc.reduce(array, axis=dim, keepdims=keepdim, dtype=np.bool_))
     out = empty(result.shape, code_of(np.bool_), name)
     array_view(out, name)[...] = result
     return out

@@ -7,6 +7,7 @@ import numpy as np
 from onemodel import ctc
 from onemodel.arrays import require
 from onemodel.ops.loss import reduction_code
+from onemodel.ops.parameters import flag
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 
 
@@ -105,7 +106,6 @@ class CtcLoss(Op):
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reduction="mean", zero_infinity=False):
     """-log p(target | input) over all alignments; log_probs [T, N, C], targets [N, S] or in one row, lengths as tensors or tuples."""
     code = reduction_code("ctc_loss", reduction)
-    if not isinstance(zero_infinity, bool):
-        raise TypeError(f"ctc_loss: zero_infinity must be a bool, got {type(zero_infinity).__name__}")
+    zero_infinity = flag("ctc_loss", "zero_infinity", zero_infinity)
     require(log_probs, "ctc_loss")
     return CtcLoss.apply(log_probs, ctc.plan(log_probs, targets, input_lengths, target_lengths, blank), int(blank), code, zero_infinity)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from onemodel import calls
-from onemodel.ops.parameters import floats, real
+from onemodel.ops.parameters import flag, floats, real
 from onemodel.random import Generator, stream
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 
@@ -91,8 +91,7 @@ def dropout(x, p=0.5, training=True, *, generator=None):
     """
     floats("dropout", x=x)
     share = real("dropout", "p", p, "from 0 to 1", 0.0, 1.0)
-    if not isinstance(training, bool):
-        raise TypeError(f"dropout: training must be True or False, got {training!r}")
+    training = flag("dropout", "training", training)
     source = stream(generator, "dropout")
     drop = math.ceil(share * WORDS)  # a word below share * 2^32 is below this integer
     if not training or drop == 0:

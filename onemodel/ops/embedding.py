@@ -7,6 +7,7 @@ import numpy as np
 from onemodel import resizing
 from onemodel.arrays import require
 from onemodel.errors import ShapeError
+from onemodel.ops.parameters import flag, index_of
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 
 
@@ -18,21 +19,18 @@ def padding_row(op: str, padding_idx, rows: int) -> int:
     """The row that `padding_idx` names, counted from either end; -1 for None."""
     if padding_idx is None:
         return -1
-    if isinstance(padding_idx, (bool, np.bool_)) or not isinstance(padding_idx, (int, np.integer)):
-        raise TypeError(f"{op}: padding_idx must be an integer or None, got {padding_idx!r}")
-    if not -rows <= padding_idx < rows:
-        raise ValueError(f"{op}: padding_idx {padding_idx} is no row of {rows}; expected {-rows} to {rows - 1}")
-    return int(padding_idx) % rows
+    row = index_of(op, "padding_idx", padding_idx, "an integer or None")
+    if not -rows <= row < rows:
+        raise ValueError(f"{op}: padding_idx {row} is no row of {rows}; expected {-rows} to {rows - 1}")
+    return row % rows
 
 
 def refuse(op: str, max_norm, scale_grad_by_freq, sparse) -> None:
     """The options of torch's embedding that do not exist here."""
     if max_norm is not None:
         raise ValueError(f"{op}: max_norm is not supported, because it would change the weight in forward; normalise the weight beforehand")
-    for name, flag in (("scale_grad_by_freq", scale_grad_by_freq), ("sparse", sparse)):
-        if not isinstance(flag, (bool, np.bool_)):
-            raise TypeError(f"{op}: {name} must be False, got {flag!r}")
-        if flag:
+    for name, value in (("scale_grad_by_freq", scale_grad_by_freq), ("sparse", sparse)):
+        if flag(op, name, value):
             raise ValueError(f"{op}: {name}=True is not supported; the gradient is dense, each row as it comes")
 
 

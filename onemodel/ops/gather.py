@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onemodel import resizing
-from onemodel.arrays import array_view, code_of, empty, require
+from onemodel.arrays import array_view, axis_of, code_of, empty, require
 from onemodel.errors import ShapeError
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 from onemodel.rules import Map
@@ -14,15 +14,6 @@ from onemodel.tensor import Tensor
 
 def _index(values, dtype="int64"):
     return Input(data=np.array(values, dtype), dtype=dtype)
-
-
-def _axis(op: str, dim, ndim: int) -> int:
-    if isinstance(dim, (bool, np.bool_)) or not isinstance(dim, (int, np.integer)):
-        raise TypeError(f"{op}: a dimension must be an integer, got {type(dim).__name__}")
-    span = max(ndim, 1)
-    if not -span <= dim < span:
-        raise IndexError(f"{op}: dimension {dim} is out of range for {ndim} dimensions; expected {-span} to {span - 1}")
-    return int(dim) % span
 
 
 def _operands(op: str, x, index) -> tuple[Tensor, Tensor]:
@@ -94,7 +85,7 @@ class Gather(Op):
 def gather(input, dim, index):
     """Elements of `input` picked along one dimension by an index of the same rank."""
     x, index = _operands("gather", input, index)
-    axis = _axis("gather", dim, x.ndim)
+    axis = axis_of("gather", dim, x.ndim)
     if x.ndim != index.ndim:
         raise ShapeError(f"gather: the index must have the {x.ndim} dimensions of input {x.shape}, got shape {index.shape}")
     if any(k > n for d, (n, k) in enumerate(zip(x.shape, index.shape, strict=True)) if d != axis):
@@ -152,7 +143,7 @@ class IndexSelect(Op):
 def index_select(input, dim, index):
     """Slices of `input` along one dimension, in the order of a vector of indices."""
     x, index = _operands("index_select", input, index)
-    axis = _axis("index_select", dim, x.ndim)
+    axis = axis_of("index_select", dim, x.ndim)
     if index.ndim > 1:
         raise ShapeError(f"index_select: the index must be a vector, got shape {index.shape}; gather takes an index of input's rank")
     if x.ndim == 0 and index.numel() != 1:
@@ -262,7 +253,7 @@ class Cumsum(Op):
 def cumsum(input, dim):
     """Running sums along one dimension."""
     x = require(input, "cumsum")
-    axis = _axis("cumsum", dim, x.ndim)
+    axis = axis_of("cumsum", dim, x.ndim)
     if x.dtype == np.float32:
         return Cumsum.apply(x, axis)
     y = empty(x.shape, code_of(np.int64), "cumsum")

@@ -9,6 +9,7 @@ import numpy as np
 from onemodel import calls, views
 from onemodel.errors import ShapeError
 from onemodel.ops.arithmetic import where
+from onemodel.ops.parameters import index_of
 from onemodel.ops.softmax import log_softmax
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 from onemodel.tensor import Tensor
@@ -40,8 +41,7 @@ def _check_classes(op: str, x: Tensor, target: Tensor, weight: Tensor | None, ig
         raise TypeError(f"{op}: target must hold class indices of an integer type, got {target.dtype}; write .cast(om.int64)")
     if x.ndim == 0:
         raise ShapeError(f"{op}: input needs a dimension of classes, got shape ()")
-    if isinstance(ignore_index, bool) or not hasattr(ignore_index, "__index__"):
-        raise TypeError(f"{op}: ignore_index must be an integer, got {type(ignore_index).__name__}")
+    ignore_index = index_of(op, "ignore_index", ignore_index)
     if not -(2**63) <= ignore_index < 2**63:
         raise ValueError(f"{op}: ignore_index {ignore_index} does not fit int64, so no target can be it")
     axis = 0 if x.ndim == 1 else 1

@@ -126,7 +126,7 @@ _ROW_ERRORS = [
     ErrorSample("shape", (Input((2, 3)), (2,)), ValueError, "must be the last sizes"),
     ErrorSample("long", (Input((2, 3)), (1, 2, 3)), ValueError, "must be the last sizes"),
     ErrorSample("empty", (Input((2, 3)), ()), ValueError, "at least one dimension"),
-    ErrorSample("float", (Input((2, 3)), (3.0,)), TypeError, "must hold ints"),
+    ErrorSample("float", (Input((2, 3)), (3.0,)), TypeError, "must be an integer or a tuple of them"),
     ErrorSample("huge", (Input((2, 3)), 2**70), ValueError, "must be the last sizes"),
     ErrorSample("weight", (Input((2, 3)), (3,), Input((2,))), ValueError, "weight has shape (2,)"),
     ErrorSample("eps", (Input((2, 3)), (3,)), ValueError, "eps must be a finite number, not negative", {"eps": -1.0}),

@@ -9,6 +9,7 @@ import numpy as np
 from onemodel import resizing
 from onemodel.arrays import from_numpy, require
 from onemodel.errors import ShapeError
+from onemodel.ops.parameters import index_of
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 
 MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
@@ -19,12 +20,10 @@ def _borders(pad, ndim: int) -> list[tuple[int, int]]:
     """(before, behind) of each dimension from torch's pairs, which begin with the last dimension."""
     if not isinstance(pad, (tuple, list)):
         raise TypeError(f"pad: expected a tuple of integers, two for each padded dimension, got {type(pad).__name__}")
-    for n in pad:
-        if isinstance(n, (bool, np.bool_)) or not isinstance(n, (int, np.integer)):
-            raise TypeError(f"pad: expected integers, got {n!r}")
     if len(pad) % 2 or len(pad) > 2 * ndim:
         raise ValueError(f"pad: expected pairs for at most {ndim} dimensions, got {len(pad)} numbers")
-    pairs = [(int(pad[i]), int(pad[i + 1])) for i in range(0, len(pad), 2)]
+    sizes = [index_of("pad", "a width", n) for n in pad]
+    pairs = [(sizes[i], sizes[i + 1]) for i in range(0, len(sizes), 2)]
     return [(0, 0)] * (ndim - len(pairs)) + pairs[::-1]
 
 
@@ -128,8 +127,8 @@ class Pad(Op):
         ErrorSample("hugest", (Input((3,)), (2**70, 2**70)), ValueError, "64-bit"),
         ErrorSample("hugely_negative", (Input((3,)), (-(2**63), 0)), ValueError, "size"),
         ErrorSample("number", (Input((3,)), 1), TypeError, "tuple"),
-        ErrorSample("float", (Input((3,)), (1.0, 1)), TypeError, "integers"),
-        ErrorSample("bool", (Input((3,)), (True, 1)), TypeError, "integers"),
+        ErrorSample("float", (Input((3,)), (1.0, 1)), TypeError, "pad: a width must be an integer"),
+        ErrorSample("bool", (Input((3,)), (True, 1)), TypeError, "pad: a width must be an integer"),
         ErrorSample("mode", (Input((3,)), (1, 1), "mirror"), ValueError, "mode"),
         ErrorSample("reflect", (Input((3,)), (3, 0), "reflect"), ValueError, "at most 2"),
         ErrorSample("circular", (Input((3,)), (4, 0), "circular"), ValueError, "at most 3"),

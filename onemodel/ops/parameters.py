@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from onemodel.arguments import flag, index_of, integer, integers
 from onemodel.tensor import Tensor
 
+__all__ = ["LARGEST", "LARGEST_SIZE", "flag", "floats", "index_of", "integer", "integers", "real"]
+
+LARGEST_SIZE = 2**59 - 1  # of a dimension: its bytes still fit 64 bits
 LARGEST = 3.4028235677973366e38  # from here on a number rounds to infinity in float32
 
 
@@ -24,13 +28,6 @@ def real(op: str, name: str, value: Any, expected: str = "a finite number", low:
     if math.isnan(number) or (finite and abs(number) >= LARGEST) or not low <= number <= high or (above and number <= low):
         raise ValueError(f"{op}: {name} must be {expected}, got {_short(value)}")
     return number
-
-
-def flag(op: str, name: str, value: Any) -> bool:
-    """TypeError unless it is a truth value: "no" would count as true."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{op}: {name} must be True or False, got {type(value).__name__}")
-    return bool(value)
 
 
 def _short(value: Any) -> str:

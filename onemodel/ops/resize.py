@@ -9,6 +9,7 @@ import numpy as np
 from onemodel import resizing
 from onemodel.arrays import require
 from onemodel.errors import ShapeError
+from onemodel.ops.parameters import flag, index_of, real
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 
 _MODES = {3: ("nearest", "nearest-exact", "linear"), 4: ("nearest", "nearest-exact", "bilinear")}
@@ -16,12 +17,9 @@ _ROUNDED = 16.0   # tolerance of samples whose float32 coordinates differ from t
 _LARGEST = 2**31  # sizes of planes: indices are 32-bit
 
 
-def _each(name: str, value, count: int, kinds: tuple, what: str) -> tuple:
-    """One number for all axes, or one for each."""
+def _each(name: str, value, count: int) -> tuple:
+    """One value for all axes, or one for each."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * count
-    for v in values:
-        if isinstance(v, (bool, np.bool_)) or not isinstance(v, kinds):
-            raise TypeError(f"interpolate: {name} must be {what} or {count} of them, got {value!r}")
     if len(values) != count:
         raise ValueError(f"interpolate: {name} needs one number or {count}, got {len(values)}: {value!r}")
     return values
@@ -35,13 +33,11 @@ def _target(shape: tuple, size, scale_factor, recompute) -> tuple[tuple, tuple]:
     if size is not None:
         if recompute:
             raise ValueError("interpolate: recompute_scale_factor goes with scale_factor, not with size")
-        sizes = tuple(int(n) for n in _each("size", size, count, (int, np.integer), "an integer"))
+        sizes = tuple(index_of("interpolate", "size", n, f"an integer or {count} of them") for n in _each("size", size, count))
         factors = (0.0,) * count
     else:
-        factors = tuple(float(f) if abs(f) < 2.0**64 else math.inf
-                        for f in _each("scale_factor", scale_factor, count, (int, float, np.integer, np.floating), "a number"))
-        if not all(0.0 < f < math.inf for f in factors):
-            raise ValueError(f"interpolate: scale_factor must be positive, finite and below 2**64, got {scale_factor!r}")
+        factors = tuple(real("interpolate", "scale_factor", f, "positive and below 2**64", 0.0, 2.0**64, above=True)
+                        for f in _each("scale_factor", scale_factor, count))
         sizes = tuple(math.floor(n * f) for n, f in zip(shape[2:], factors, strict=True))
         if recompute:
             factors = (0.0,) * count
@@ -154,9 +150,9 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
         raise ShapeError(f"interpolate: expected 3 or 4 dimensions, [N, C, L] or [N, C, H, W], got shape {x.shape}")
     if not isinstance(mode, str) or mode not in _MODES[x.ndim]:
         raise ValueError(f"interpolate: mode must be one of {', '.join(_MODES[x.ndim])} for {x.ndim} dimensions, got {mode!r}")
-    for name, flag in (("align_corners", align_corners), ("recompute_scale_factor", recompute_scale_factor), ("antialias", antialias)):
-        if flag is not None and not isinstance(flag, (bool, np.bool_)):
-            raise TypeError(f"interpolate: {name} must be True, False or None, got {flag!r}")
+    for name, value in (("align_corners", align_corners), ("recompute_scale_factor", recompute_scale_factor), ("antialias", antialias)):
+        if value is not None:
+            flag("interpolate", name, value)
     if align_corners is not None and mode.startswith("nearest"):
         raise ValueError("interpolate: align_corners goes with linear and bilinear only")
     if antialias:

@@ -7,18 +7,9 @@ from onemodel.errors import ShapeError
 from onemodel.ops import recurrent
 from onemodel.ops.dropout import dropout as drop
 from onemodel.ops.join import cat, split, stack
-from onemodel.ops.parameters import flag, real
+from onemodel.ops.parameters import flag, integer, real
 from onemodel.registry import public
 from onemodel.tensor import Tensor
-
-
-def _whole(op: str, name: str, value) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{op}: {name} must be an integer, got {type(value).__name__}")
-    if not 1 <= value.__index__() < 2**31:
-        got = value if abs(value.__index__()) < 2**64 else "a number beyond 64 bits"
-        raise ValueError(f"{op}: {name} must be from 1 to {2**31 - 1}, got {got}")
-    return value.__index__()
 
 
 def _groups(op: str, params, has_biases: bool, count: int) -> list[tuple]:
@@ -44,7 +35,7 @@ def _network(op: str, layer, x, states, params, has_biases, num_layers, dropout,
     for name, value in (("has_biases", has_biases), ("train", train), ("bidirectional", bidirectional), ("batch_first", batch_first)):
         flag(op, name, value)
     directions = 2 if bidirectional else 1
-    count = _whole(op, "num_layers", num_layers) * directions
+    count = integer(op, "num_layers", num_layers, 1, 2**31 - 1) * directions
     if require(x, op).ndim not in (2, 3):
         raise ShapeError(f"{op}: expected input [steps, batch, inputs], or [steps, inputs] without a batch, got shape {x.shape}")
     dropout = real(op, "dropout", dropout, "a number from 0 to 1", 0.0, 1.0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from onemodel import calls, views
-from onemodel.arrays import require
+from onemodel.arrays import axis_of, require
+from onemodel.ops.parameters import flag
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 
 
@@ -138,12 +139,13 @@ class Logsumexp(Op):
 def logsumexp(x, dim, keepdim=False):
     """ln Σ e^x over one dimension or several."""
     require(x, "logsumexp")
+    keepdim = flag("logsumexp", "keepdim", keepdim)
     if isinstance(dim, (tuple, list)):
-        axes = sorted({d % x.ndim if -x.ndim <= d < x.ndim else d for d in dim})
+        axes = sorted({axis_of("logsumexp", d, x.ndim) for d in dim})
         if len(axes) != len(dim):
             raise ValueError(f"logsumexp: a dimension is named twice in {dim}")
         kept = [i for i in range(x.ndim) if i not in axes]
-        joined = views.flatten(views.permute(x, *kept, *axes), len(kept), -1)  # IndexError names a dimension that is not there
+        joined = views.flatten(views.permute(x, *kept, *axes), len(kept), -1)
         y = Logsumexp.apply(joined, len(kept))
         return views.reshape(y, tuple(1 if i in axes else n for i, n in enumerate(x.shape))) if keepdim else y
     y = Logsumexp.apply(x, dim)

@@ -247,7 +247,7 @@ class Slice(Op):
     error_samples = [
         ErrorSample("backwards", (Input((3,)), 0, None, None, -1), ValueError, "positive"),
         ErrorSample("zero", (Input((3,)), 0, None, None, 0), ValueError, "positive"),
-        ErrorSample("range", (Input((3,)), 1), IndexError, "out of range"), ErrorSample("float", (Input((3,)), 0, 0.5), TypeError, "integers"),
+        ErrorSample("range", (Input((3,)), 1), IndexError, "out of range"), ErrorSample("float", (Input((3,)), 0, 0.5), TypeError, "or None"),
     ]
 
 

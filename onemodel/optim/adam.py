@@ -7,7 +7,7 @@ from typing import Any
 
 from onemodel.optim.optimizer import Optimizer, check_flags, check_numbers
 from onemodel.tensor import Tensor
-from onemodel.updates import adam_step, rmsprop_step
+from onemodel.updates import adam_ready, adam_step, rmsprop_ready, rmsprop_step
 
 
 class Adam(Optimizer):
@@ -21,6 +21,7 @@ class Adam(Optimizer):
     """
 
     decoupled = False
+    foreign = {**Optimizer.foreign, "capturable": (False, True), "decoupled_weight_decay": (False,)}
 
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.0, amsgrad: bool = False, *, maximize: bool = False) -> None:
@@ -39,9 +40,10 @@ class Adam(Optimizer):
             raise ValueError(f"{what}: betas must be from 0 to below 1, got {betas}")
 
     def update(self) -> None:
-        for group in self.param_groups:
+        ready = [adam_ready(group["params"], self.state, group["amsgrad"], type(self).__name__) for group in self.param_groups]
+        for group, lists in zip(self.param_groups, ready, strict=True):
             beta1, beta2 = group["betas"]
-            adam_step(group["params"], self.state, group["lr"], beta1, beta2, group["eps"], group["weight_decay"], self.decoupled,
+            adam_step(lists, self.state, group["lr"], beta1, beta2, group["eps"], group["weight_decay"], self.decoupled,
                       group["amsgrad"], group["maximize"], type(self).__name__)
 
 
@@ -49,6 +51,7 @@ class AdamW(Adam):
     """Adam whose decay is apart from the gradient (Loshchilov and Hutter 2019): p = (1 - lr·weight_decay)·p before Adam's step without decay."""
 
     decoupled = True
+    foreign = {**Adam.foreign, "decoupled_weight_decay": (True,)}
 
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False) -> None:
@@ -63,6 +66,8 @@ class RMSprop(Optimizer):
         p = p - lr·g/(√u + eps);  with momentum: b = momentum·b + g/(√u + eps), p = p - lr·b
     """
 
+    foreign = {**Optimizer.foreign, "capturable": (False, True)}
+
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False, *, maximize: bool = False) -> None:
         super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "centered": centered,
@@ -73,6 +78,7 @@ class RMSprop(Optimizer):
         check_flags("RMSprop", options, "centered", "maximize")
 
     def update(self) -> None:
-        for group in self.param_groups:
-            rmsprop_step(group["params"], self.state, group["lr"], group["alpha"], group["eps"], group["weight_decay"], group["momentum"],
+        ready = [rmsprop_ready(group["params"], self.state, group["momentum"], group["centered"]) for group in self.param_groups]
+        for group, lists in zip(self.param_groups, ready, strict=True):
+            rmsprop_step(lists, self.state, group["lr"], group["alpha"], group["eps"], group["weight_decay"], group["momentum"],
                          group["centered"], group["maximize"])

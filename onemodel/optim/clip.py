@@ -11,7 +11,7 @@ from onemodel.making import tensor
 from onemodel.modes import no_grad
 from onemodel.ops.arithmetic import abs as absolute
 from onemodel.ops.arithmetic import pow as power
-from onemodel.ops.parameters import real
+from onemodel.ops.parameters import flag, real
 from onemodel.tensor import Tensor
 from onemodel.updates import gradient_norm
 
@@ -30,6 +30,7 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     for p in given:
         if not isinstance(p, Tensor):
             raise TypeError(f"clip_grad_norm_: expected tensors as parameters, got {type(p).__name__}")
+    strict = flag("clip_grad_norm_", "error_if_nonfinite", error_if_nonfinite)
     limit = real("clip_grad_norm_", "max_norm", max_norm, "a number that is not negative", 0.0, finite=False)
     kind = real("clip_grad_norm_", "norm_type", norm_type, "a number above 0", 0.0, above=True, finite=False)
     gradients: list[Tensor] = []
@@ -38,7 +39,7 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
             gradients.append(p.grad)
     with no_grad():
         norm = gradient_norm(gradients) if kind == 2.0 else _norm([g for g in gradients if g.numel()], kind)
-        if error_if_nonfinite and not math.isfinite(norm):
+        if strict and not math.isfinite(norm):
             raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm}; look for what made it, or leave error_if_nonfinite")
         rounded = float(np.float32(norm))
         factor = limit / (rounded + 1e-6)

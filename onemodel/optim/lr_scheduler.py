@@ -6,10 +6,10 @@ All arithmetic is IEEE float64 without the system's cosine and power, so that a 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from onemodel.ops.parameters import flag
+from onemodel.ops.parameters import flag, integer
 from onemodel.optim.optimizer import Optimizer, check_numbers
 
 
@@ -34,14 +34,6 @@ def _power(base: float, n: int) -> float:
     return result
 
 
-def _whole(what: str, name: str, value: Any, least: int = 1) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{what}: {name} must be an integer, got {type(value).__name__}")
-    if value.__index__() < least:
-        raise ValueError(f"{what}: {name} must be at least {least}, got {value}")
-    return value.__index__()
-
-
 class LRScheduler:
     """The base of schedules: making one sets the rate of step 0, each `step()` that of the next. `rates(t)` is what a subclass defines.
 
@@ -52,10 +44,10 @@ class LRScheduler:
     def __init__(self, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{type(self).__name__}: expected an optimiser, got {type(optimizer).__name__}")
-        if not hasattr(optimizer, "initial_lrs"):
-            optimizer.initial_lrs = [group["lr"] for group in optimizer.param_groups]  # type: ignore[attr-defined]
+        if optimizer.initial_lrs is None:
+            optimizer.initial_lrs = [group["lr"] for group in optimizer.param_groups]
         self.optimizer = optimizer
-        self.base_lrs: list[float] = list(optimizer.initial_lrs)  # type: ignore[attr-defined]
+        self.base_lrs: list[float] = list(optimizer.initial_lrs)
         self.last_epoch = 0
         self._set()
 
@@ -89,14 +81,25 @@ class LRScheduler:
         expected = set(vars(self)) - {"optimizer"}
         if not isinstance(state, dict) or set(state) != expected:
             raise ValueError(f"{type(self).__name__}.load_state_dict: expected {', '.join(sorted(expected))}, as state_dict gives them")
-        _whole(f"{type(self).__name__}.load_state_dict", "last_epoch", state["last_epoch"], 0)
-        before = dict(vars(self))
+        integer(f"{type(self).__name__}.load_state_dict", "last_epoch", state["last_epoch"], 0)
+        restore = self._kept()
         vars(self).update(state)
         try:
             self._set()
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            vars(self).update(before)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            restore()
             raise ValueError(f"{type(self).__name__}.load_state_dict: the state gives no rates here: {error}") from error
+
+    def _kept(self) -> Callable[[], None]:
+        """What puts this schedule, and the options it sets, back to how they are now."""
+        own, groups = dict(vars(self)), [dict(group) for group in self.optimizer.param_groups]
+
+        def restore() -> None:
+            vars(self).update(own)
+            for group, old in zip(self.optimizer.param_groups, groups, strict=True):
+                group.update(old)
+
+        return restore
 
 
 class StepLR(LRScheduler):
@@ -104,7 +107,7 @@ class StepLR(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
         check_numbers("StepLR", {"gamma": gamma}, "gamma")
-        self.step_size, self.gamma = _whole("StepLR", "step_size", step_size), float(gamma)
+        self.step_size, self.gamma = integer("StepLR", "step_size", step_size, 1), float(gamma)
         super().__init__(optimizer)
 
     def rates(self, t: int) -> list[float]:
@@ -116,7 +119,7 @@ class CosineAnnealingLR(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:  # noqa: N803 - torch's name
         check_numbers("CosineAnnealingLR", {"eta_min": eta_min}, "eta_min")
-        self.T_max, self.eta_min = _whole("CosineAnnealingLR", "T_max", T_max), float(eta_min)
+        self.T_max, self.eta_min = integer("CosineAnnealingLR", "T_max", T_max, 1), float(eta_min)
         super().__init__(optimizer)
 
     def rates(self, t: int) -> list[float]:
@@ -132,7 +135,7 @@ class LinearLR(LRScheduler):
         if not 0 < start_factor <= 1 or end_factor > 1:
             raise ValueError(f"LinearLR: expected 0 < start_factor <= 1 and 0 <= end_factor <= 1, got {start_factor} and {end_factor}")
         self.start_factor, self.end_factor = float(start_factor), float(end_factor)
-        self.total_iters = _whole("LinearLR", "total_iters", total_iters)
+        self.total_iters = integer("LinearLR", "total_iters", total_iters, 1)
         super().__init__(optimizer)
 
     def rates(self, t: int) -> list[float]:
@@ -152,8 +155,8 @@ class OneCycleLR(LRScheduler):
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
                 raise ValueError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
-            total_steps = _whole("OneCycleLR", "epochs", epochs) * _whole("OneCycleLR", "steps_per_epoch", steps_per_epoch)
-        self.total_steps = _whole("OneCycleLR", "total_steps", total_steps)
+            total_steps = integer("OneCycleLR", "epochs", epochs, 1) * integer("OneCycleLR", "steps_per_epoch", steps_per_epoch, 1)
+        self.total_steps = integer("OneCycleLR", "total_steps", total_steps, 1)
         numbers = {"pct_start": pct_start, "base_momentum": base_momentum, "max_momentum": max_momentum, "div_factor": div_factor,
                    "final_div_factor": final_div_factor}
         check_numbers("OneCycleLR", numbers, *numbers)
@@ -231,7 +234,7 @@ class SequentialLR(LRScheduler):
     """One schedule after the other: the k-th begins anew, as its step 0, at step milestones[k - 1]."""
 
     def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int]) -> None:
-        self.schedulers, self.milestones = list(schedulers), [_whole("SequentialLR", "a milestone", m, 0) for m in milestones]
+        self.schedulers, self.milestones = list(schedulers), [integer("SequentialLR", "a milestone", m, 0) for m in milestones]
         if not self.schedulers or len(self.milestones) != len(self.schedulers) - 1:
             raise ValueError(f"SequentialLR: expected one milestone less than schedules, got {len(self.milestones)} for {len(self.schedulers)}")
         for scheduler in self.schedulers:
@@ -256,6 +259,20 @@ class SequentialLR(LRScheduler):
         inner = state.get("schedulers") if isinstance(state, dict) else None
         if not isinstance(inner, list) or len(inner) != len(self.schedulers):
             raise ValueError(f"SequentialLR.load_state_dict: expected the states of {len(self.schedulers)} schedules")
-        for scheduler, own in zip(self.schedulers, inner, strict=True):
-            scheduler.load_state_dict(own)
-        super().load_state_dict({**state, "schedulers": self.schedulers})
+        restore = self._kept()
+        try:
+            for scheduler, own in zip(self.schedulers, inner, strict=True):
+                scheduler.load_state_dict(own)
+            super().load_state_dict({**state, "schedulers": self.schedulers})
+        except Exception:
+            restore()
+            raise
+
+    def _kept(self) -> Callable[[], None]:
+        parts = [super()._kept(), *(scheduler._kept() for scheduler in self.schedulers)]
+
+        def restore() -> None:
+            for part in parts:
+                part()
+
+        return restore

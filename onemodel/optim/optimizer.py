@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -49,10 +49,14 @@ class Optimizer:
     params: tensors, or dicts with "params" and options that differ from the defaults (parameter groups).
     """
 
+    # Options that only torch's groups have, and the values with which they say nothing: those of the first three choose how it computes.
+    foreign: ClassVar[dict[str, tuple]] = {"foreach": (None, False, True), "fused": (None, False, True), "differentiable": (False,)}
+
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], defaults: dict[str, Any]) -> None:
         if isinstance(params, (Tensor, dict, set, frozenset)):  # a set has no order, which a state needs
             raise TypeError(f"{type(self).__name__}: expected a list of tensors or of groups, got {type(params).__name__}; put it in a list")
         self.defaults = defaults
+        self.initial_lrs: list[float] | None = None  # what schedules scale, once there is one
         self.state: dict[Tensor, dict[str, Any]] = {}
         self.param_groups: list[dict[str, Any]] = []
         given: list[Any] = list(params)
@@ -104,9 +108,10 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Free the gradients (the pool keeps their memory for the next step), or set them to 0 in place."""
+        freed = flag("zero_grad", "set_to_none", set_to_none)
         for group in self.param_groups:
             for p in group["params"]:
-                if set_to_none:
+                if freed:
                     p.grad = None
                 else:
                     zero_grad(p)
@@ -118,7 +123,11 @@ class Optimizer:
         return {"state": {number[id(p)]: dict(entry) for p, entry in self.state.items()}, "param_groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy options and state in; the groups must have as many parameters as here, of the same shapes. Checked before anything changes."""
+        """Copy options and state in; the groups must have as many parameters as here, of the same shapes. Checked before anything changes.
+
+        The state of torch's optimiser of the same name is one, once its tensors are OneModel's: options that choose how torch computes (`foreach`,
+        `fused`, `capturable`) and `param_names` are left out, `initial_lr` is what schedules scale.
+        """
         what = f"{type(self).__name__}.load_state_dict"
         if not isinstance(state, dict) or set(state) != {"state", "param_groups"}:
             raise ValueError(f"{what}: expected 'state' and 'param_groups', as state_dict gives them")
@@ -135,18 +144,36 @@ class Optimizer:
         loaded: dict[Tensor, dict[str, Any]] = {}
         for p, number in zip(here, there, strict=True):
             for name, value in entries.get(number, {}).items():
+                if value is not None and not isinstance(value, (Tensor, bool, int, float)):
+                    raise TypeError(f"{what}: {name} of parameter {number}: expected a Tensor or a number, got {type(value).__name__}; "
+                                    "make tensors with om.tensor or om.from_dlpack")
                 if isinstance(value, Tensor) and value.ndim and value.shape != p.shape:
                     raise ValueError(f"{what}: {name} of parameter {number}: expected shape {p.shape}, got {value.shape}")
                 loaded.setdefault(p, {})[name] = copy.deepcopy(value)
-        options = []
+        options, rates = [], []
         for group, own in zip(groups, self.param_groups, strict=True):
-            if set(group) != set(own):
-                raise ValueError(f"{what}: expected the options {', '.join(own)}, got {', '.join(group)}")
-            options.append({**group, "params": own["params"]})
+            if "initial_lr" in group:
+                first = {"initial_lr": group["initial_lr"]}
+                check_numbers(what, first, "initial_lr")
+                rates.append(first["initial_lr"])
+            new = self._without_foreign(group, own, what)
+            if set(new) != set(own):
+                raise ValueError(f"{what}: expected the options {', '.join(own)}, got {', '.join(map(str, new))}")
+            options.append({**new, "params": own["params"]})
             self.check_options(options[-1])
         for own, new in zip(self.param_groups, options, strict=True):
             own.update(new)
+        if len(rates) == len(options):
+            self.initial_lrs = rates
         self.state = loaded
+
+    def _without_foreign(self, group: dict[str, Any], own: dict[str, Any], what: str) -> dict[str, Any]:
+        """A group's options without those that only torch has; ValueError for one that would change the result."""
+        for name, harmless in self.foreign.items():
+            if name in group and name not in own and not any(group[name] is value for value in harmless):
+                raise ValueError(f"{what}: {name}={group[name]!r} is torch's and has no meaning here; load a state with {name}={harmless[0]}")
+        left_out = {*self.foreign, "param_names", "initial_lr"} - set(own)
+        return {name: value for name, value in group.items() if name not in left_out}
 
     def __repr__(self) -> str:
         groups = "\n".join(f"  {len(group['params'])} parameters: " + ", ".join(f"{k}={v}" for k, v in group.items() if k != "params")

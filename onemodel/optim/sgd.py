@@ -7,7 +7,7 @@ from typing import Any
 
 from onemodel.optim.optimizer import Optimizer, check_flags, check_numbers
 from onemodel.tensor import Tensor
-from onemodel.updates import sgd_step
+from onemodel.updates import sgd_ready, sgd_step
 
 
 class SGD(Optimizer):
@@ -30,6 +30,7 @@ class SGD(Optimizer):
             raise ValueError("SGD: nesterov needs a momentum above 0 and no dampening")
 
     def update(self) -> None:
-        for group in self.param_groups:
-            sgd_step(group["params"], self.state, group["lr"], group["momentum"], group["dampening"], group["weight_decay"],
-                     group["nesterov"], group["maximize"])
+        ready = [sgd_ready(group["params"], self.state, group["momentum"] != 0.0) for group in self.param_groups]
+        for group, lists in zip(self.param_groups, ready, strict=True):
+            sgd_step(lists, self.state, group["lr"], group["momentum"], group["dampening"], group["weight_decay"], group["nesterov"],
+                     group["maximize"])
