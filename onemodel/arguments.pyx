@@ -3,11 +3,7 @@
 An integer is Python's or NumPy's, or an integer tensor or array of one element; never a bool, a float or a string.
 """
 
-from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyNumber_Index
-
-cdef extern from "Python.h":
-    long long PyLong_AsLongLongAndOverflow(object n, int *overflow) except? -1
 
 cdef enum:
     MOST_DIGITS = 128       # bits of an integer that an error still writes out

@@ -13,7 +13,7 @@ from onemodel._kernels.elementwise cimport MAP2, Operand, map_strided
 from onemodel._kernels.reduce cimport SUM, reduce as reduce_kernel
 from onemodel._kernels.table cimport current_mode, row_index, table_of
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
-from onemodel.arguments cimport integer, read_integers
+from onemodel.arguments cimport integer, plain, read_integers
 from onemodel.arrays cimport require
 from onemodel.rules cimport edge_shape
 from onemodel.tensor cimport FLOAT32, MAX_NDIM, Record, Rule, Tensor, attach, data_of, densely, edge_of, new_tensor, recording
@@ -46,7 +46,13 @@ cdef str given(Tensor x, Tensor w):
 
 cdef int read(object value, int spatial, Py_ssize_t least, str op, str what, Py_ssize_t *out) except -1:
     """One number per spatial dimension, or one for all, into (height, width); the height of a one-dimensional call is left as it is."""
-    return read_integers(op, what, value, spatial, least, LARGEST, out + 2 - spatial)
+    cdef Py_ssize_t n = plain(value, least, LARGEST)
+    if n < least:
+        return read_integers(op, what, value, spatial, least, LARGEST, out + 2 - spatial)
+    out[1] = n
+    if spatial == 2:
+        out[0] = n
+    return 0
 
 
 cdef int read_padding(object value, int spatial, const Conv *c, bint named, str op, Py_ssize_t *out) except -1:
@@ -54,7 +60,11 @@ cdef int read_padding(object value, int spatial, const Conv *c, bint named, str 
     cdef str forms = PLANES[named] if spatial == 2 else ROWS[named]
     cdef Py_ssize_t[2] pair
     cdef tuple parts = None
-    cdef Py_ssize_t total
+    cdef Py_ssize_t total = plain(value, 0, LARGEST)
+    if total >= 0:
+        out[1] = out[3] = total
+        out[0] = out[2] = total if spatial == 2 else 0
+        return 0
     out[0] = out[1] = out[2] = out[3] = 0
     if isinstance(value, str):
         if not named or value not in ("same", "valid"):
@@ -269,7 +279,9 @@ cdef Tensor convolution(ConvRule rule, Tensor x, Tensor w, Tensor bias, object s
     cdef Py_ssize_t height, width, reach_h, reach_w
     cdef Tensor out, source
     check_tensors(x, w, bias, spatial, op, "[O,C/groups,kH,kW]" if spatial == 2 else "[O,C/groups,k]")
-    c.groups = integer(op, "groups", groups, 1, LARGEST)
+    c.groups = plain(groups, 1, LARGEST)
+    if c.groups < 1:
+        c.groups = integer(op, "groups", groups, 1, LARGEST)
     c.n = x.dims[0] if channel else 1
     c.ic, c.iw, c.oc, c.kw = x.dims[channel], x.dims[x.rank - 1], w.dims[0], w.dims[w.rank - 1]
     c.ih = c.kh = 1
@@ -362,7 +374,9 @@ cdef Tensor transposed(Tensor x, Tensor w, Tensor bias, object stride, object pa
     cdef Py_ssize_t height, width
     cdef Tensor out
     check_tensors(x, w, bias, 2, op, "[C,O/groups,kH,kW]")
-    c.groups = integer(op, "groups", groups, 1, LARGEST)
+    c.groups = plain(groups, 1, LARGEST)
+    if c.groups < 1:
+        c.groups = integer(op, "groups", groups, 1, LARGEST)
     c.n = x.dims[0] if channel else 1
     c.oc, c.oh, c.ow = x.dims[channel], x.dims[channel + 1], x.dims[channel + 2]
     c.kh, c.kw = w.dims[2], w.dims[3]

@@ -10,7 +10,7 @@ from onemodel._kernels.reduce cimport AMAX, AMIN, MEAN, SUM, argmax as argmax_ke
 from onemodel._kernels.table cimport current_mode, row_index, table_of
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
 from onemodel.rules cimport edge_shape
-from onemodel.arguments cimport flag
+from onemodel.arguments cimport truth
 from onemodel.arrays cimport require
 from onemodel.tensor cimport (FLOAT32, INT64, MAX_NDIM, Record, Rule, Tensor, alias, attach, data_of, densely, edge_of, new_tensor,
                               new_view, normal_axis, recording)
@@ -137,24 +137,24 @@ cdef Tensor reduced_integer(int kind, Tensor x, unsigned long long mask, bint ke
 
 
 def sum(x, dim=None, keepdim=False):
-    return reduced(SUM, require(x, "sum"), dim, flag("sum", "keepdim", keepdim))
+    return reduced(SUM, require(x, "sum"), dim, truth("sum", "keepdim", keepdim))
 
 
 def mean(x, dim=None, keepdim=False):
-    return reduced(MEAN, require(x, "mean"), dim, flag("mean", "keepdim", keepdim))
+    return reduced(MEAN, require(x, "mean"), dim, truth("mean", "keepdim", keepdim))
 
 
 def amax(x, dim=None, keepdim=False):
-    return reduced(AMAX, require(x, "amax"), dim, flag("amax", "keepdim", keepdim))
+    return reduced(AMAX, require(x, "amax"), dim, truth("amax", "keepdim", keepdim))
 
 
 def amin(x, dim=None, keepdim=False):
-    return reduced(AMIN, require(x, "amin"), dim, flag("amin", "keepdim", keepdim))
+    return reduced(AMIN, require(x, "amin"), dim, truth("amin", "keepdim", keepdim))
 
 
 def argmax(x, dim=None, keepdim=False):
     cdef Tensor t = require(x, "argmax")
-    cdef bint kept = flag("argmax", "keepdim", keepdim)
+    cdef bint kept = truth("argmax", "keepdim", keepdim)
     cdef Py_ssize_t[MAX_NDIM] dims
     cdef int axis = -1 if dim is None else <int>normal_axis(dim, t.rank, "argmax"), rank = 0, i, status
     cdef Tensor out

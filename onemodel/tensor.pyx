@@ -589,8 +589,11 @@ cdef class Tensor:
 
 
 cdef Py_ssize_t normal_axis(object dim, int rank, str op) except -1:
-    cdef object n = index_of(op, "a dimension", dim)
-    cdef Py_ssize_t d = n if -MAX_NDIM <= n <= MAX_NDIM else MAX_NDIM + 1
+    cdef Py_ssize_t d
+    try:
+        d = dim if type(dim) is int else index_of(op, "a dimension", dim)
+    except OverflowError:
+        d = MAX_NDIM + 1
     cdef int span = rank if rank > 0 else 1  # a 0-d tensor answers to -1 and 0, as torch's does
     if d < -span or d >= span:
         raise IndexError(f"{op}: dimension {dim} is out of range for {rank} dimensions; expected {-span} to {span - 1}")

@@ -114,7 +114,7 @@ def reshape(x, *shape):
         raise ShapeError(f"reshape: {len(sizes)} dimensions; at most {MAX_NDIM} are supported")
     for i in range(rank):
         try:
-            dims[i] = index_of("reshape", "a size", sizes[i])
+            dims[i] = sizes[i] if type(sizes[i]) is int else index_of("reshape", "a size", sizes[i])
         except OverflowError:
             raise ShapeError(f"reshape: a size in {sizes} does not fit 64 bits") from None
         if dims[i] == -1 and free < 0:
