@@ -68,7 +68,7 @@ def library(name, sources, cflags=()):
 
 variants = [library(f"om_{isa}_{mode}", [kernels / "variants" / f"{isa}_{mode}.c"], flags)
             for isa, flags in isas.items() for mode in MODES]
-common = library("om_common", [kernels / "variants.c", kernels / "cpu.c", kernels / "threads.c"])
+common = library("om_common", [kernels / "variants.c", kernels / "cpu.c", kernels / "threads.c", kernels / "steps.c"])
 blocks = library("om_blocks", [pool / "blocks.c"])
 
 # Who links what: the table owns kernels and threads, the pool owns blocks; every other module cimports from them.

@@ -141,3 +141,26 @@ def test_a_warm_step_takes_no_memory():
     step()
     change = memory.pool_stats() - before
     assert (change.native_allocations, change.outstanding_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("mode", ["fast", "exact"])
+@pytest.mark.parametrize("run,gates,batch,hidden", [(om.lstm, 4, 1, 150), (om.lstm, 4, 3, 70), (om.gru, 3, 1, 150), (om.gru, 3, 17, 64), (om.lstm, 4, 2, 256)])
+def test_threads_over_rows_and_units_give_the_same_bits(run, gates, batch, hidden, mode):
+    """Hidden units that do not fill the last panel, gradients' rows that would be a page apart, initial states and both directions."""
+    table.set_smallest_piece(1)
+    params, x = weights(gates, 9, hidden, 1, 2), values(7, 6, batch, 9).requires_grad_()
+    states = tuple(values(8 + i, 2, batch, hidden).requires_grad_() for i in range(gates - 2))
+    wanted, found = [x, *states, *params], {}
+    for isa in table.available_isas():
+        for count in (1, 2, 3, 8):
+            table.select_isa(isa)
+            table.set_num_threads(count)
+            with om.arithmetic(mode):
+                y, end = run(x, states if gates == 4 else states[0], params, bidirectional=True)
+                total = (y * y).sum() + sum((e * e).sum() for e in (end if gates == 4 else (end,)))
+                total.backward()
+            bits = [y.detach().numpy().tobytes(), *(t.grad.numpy().tobytes() for t in wanted)]
+            for t in wanted:
+                t.grad = None
+            key = "all" if mode == "exact" else isa
+            assert found.setdefault(key, bits) == bits, (isa, count)

@@ -54,9 +54,9 @@ cdef struct Product:
     bint thin               # few rows, B contiguous along k
     bint pack_a
     bint pack_b
-    Py_ssize_t mc           # rows and columns of a piece
-    Py_ssize_t nc
+    Py_ssize_t nc           # columns of a piece
     Py_ssize_t columns      # pieces beside each other
+    Py_ssize_t bands        # and below each other: of whole tiles, as even as they can be
     float *packed           # the whole of B in panels for every piece, or NULL
     float *packed_a         # the whole of A likewise where every piece needs all of it, or NULL
 
@@ -190,13 +190,13 @@ cdef void thin_piece(const Product *p, Py_ssize_t j0, Py_ssize_t j1) noexcept no
 
 cdef void run_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef const Product *p = <const Product *>context
-    cdef Py_ssize_t i = piece // p.columns * p.mc, j = piece % p.columns * p.nc
+    cdef Py_ssize_t j = piece % p.columns * p.nc, band = piece // p.columns, tiles = (p.m + p.mr - 1) // p.mr
     if p.thin:
         thin_piece(p, j, min(j + p.nc, p.n))
     elif p.packed != NULL:
-        wide_piece(p, i, min(i + p.mc, p.m), j, min(j + p.nc, p.n))
+        wide_piece(p, tiles * band // p.bands * p.mr, min(tiles * (band + 1) // p.bands * p.mr, p.m), j, min(j + p.nc, p.n))
     else:
-        narrow_piece(p, i, min(i + p.mc, p.m), j, min(j + p.nc, p.n))
+        narrow_piece(p, 0, p.m, j, min(j + p.nc, p.n))
 
 
 cdef void pack_piece(void *context, Py_ssize_t piece) noexcept nogil:
@@ -262,9 +262,8 @@ cdef Py_ssize_t cut(Product *p, Py_ssize_t items) noexcept nogil:
     cdef double madds = <double>p.m * p.n * max(p.k, 1)
     cdef double least = max(<double>smallest_piece() * MADDS_PER_ELEMENT, madds * items / MOST_PIECES)
     cdef Py_ssize_t width, rows
-    p.mc = p.m
     p.nc = p.n
-    p.columns = 1
+    p.columns = p.bands = 1
     if madds < 2 * least:
         return 1
     if p.packed == NULL:
@@ -272,10 +271,13 @@ cdef Py_ssize_t cut(Product *p, Py_ssize_t items) noexcept nogil:
         p.nc = share(p.n, max(<Py_ssize_t>(least / (<double>p.m * max(p.k, 1))), width), width)
     else:
         p.nc = share(p.n, WIDE_COLUMNS, p.g.nr)
+        p.columns = (p.n + p.nc - 1) // p.nc
         rows = max(<Py_ssize_t>(least / (<double>p.nc * max(p.k, 1))), FAR_ROWS if p.pack_a and p.rsa == 1 else p.mr)
-        p.mc = share(p.m, rows, p.mr)
+        p.bands = max(p.m // rows, 1)
+        if p.columns % 2 and p.bands > 1:
+            p.bands = round_up(p.bands, 2)  # so that two threads share them evenly
     p.columns = (p.n + p.nc - 1) // p.nc
-    return p.columns * ((p.m + p.mc - 1) // p.mc)
+    return p.columns * p.bands
 
 
 cdef int pack_whole(Product *p) noexcept nogil:

@@ -63,10 +63,14 @@ static void pack_turned(const float *src, ptrdiff_t ws, ptrdiff_t k, ptrdiff_t w
 
 /* Columns that lie side by side: each row of the source is read from end to end and dealt out to the panels. */
 static void pack_copied(const float *src, ptrdiff_t ks, ptrdiff_t k, ptrdiff_t w, ptrdiff_t width, float *dst) {
+    /* Pieces of rows that lie pages apart: no processor foresees the next. */
+    enum { FETCHED = 16, PIECE = 128 };
     const ptrdiff_t full = panel_width(width), apart = k * full;
+    const int fetch = w <= PIECE && ks >= 2 * w;
     for (ptrdiff_t at = 0; at < k; at++, src += ks) {
         float *d = dst + at * full;
         ptrdiff_t j = 0;
+        if (fetch) for (ptrdiff_t i = 0; i < w; i += 16) __builtin_prefetch(src + FETCHED * ks + i);
         if (width == 2 * LANES)
             for (; j + width <= w; j += width, d += apart) {
                 vf lo = vf_load(src + j), hi = vf_load(src + j + LANES);

@@ -5,17 +5,18 @@
 #define OM_RNN_H
 
 /* gates [4n]: the input's part comes in, the activated gates go out; rec [4n]: the hidden state's part. c = f c_prev + i g, h = o tanh c. */
-typedef void om_lstm_fn(const float *rec, float *gates, const float *c_prev, float *c, float *tanh_c, float *h, ptrdiff_t n);
+typedef void om_lstm_fn(const float *rec, float *gates, const float *c_prev, float *c, float *tanh_c, float *h, ptrdiff_t n,
+                        ptrdiff_t count);
 /* gy and dh: the gradient of h from the output and from the next step; dc goes in as the next step's and out as the previous one's; dgates [4n]:
  * before the activations. */
 typedef void om_lstm_bwd_fn(const float *gates, const float *c_prev, const float *tanh_c, const float *gy, const float *dh, float *dc, float *dgates,
-                            ptrdiff_t n);
+                            ptrdiff_t n, ptrdiff_t count);
 /* gates [3n] as above; hidden_n [n] keeps the hidden part of n, which the reset gate scales. h = (1 - z) n + z h_prev. */
-typedef void om_gru_fn(const float *rec, float *gates, float *hidden_n, const float *h_prev, float *h, ptrdiff_t n);
+typedef void om_gru_fn(const float *rec, float *gates, float *hidden_n, const float *h_prev, float *h, ptrdiff_t n, ptrdiff_t count);
 /* The gradient of h is gy + (dh + direct): dh came through the recurrent product, direct past it; direct goes out as the previous step's.
  * dx [3n] and dhid [3n]: of the input's and of the hidden part. */
 typedef void om_gru_bwd_fn(const float *gates, const float *hidden_n, const float *h_prev, const float *gy, const float *dh, float *direct, float *dx,
-                           float *dhid, ptrdiff_t n);
+                           float *dhid, ptrdiff_t n, ptrdiff_t count);
 
 #define OM_RNN(ROW) \
     ROW(lstm, lstm_gates, "c = f c_prev + i g, h = o tanh c from the two parts of the gates i f g o") \
@@ -51,10 +52,10 @@ OM_RNN_INLINE void lstm_lanes(const float *rec, float *gates, const float *c_pre
     rnn_store(tanh_c + j, t, m);
     rnn_store(h + j, vf_result(vf_mul(o, t)), m);
 }
-static void k_lstm_gates(const float *rec, float *gates, const float *c_prev, float *c, float *tanh_c, float *h, ptrdiff_t n) {
+static void k_lstm_gates(const float *rec, float *gates, const float *c_prev, float *c, float *tanh_c, float *h, ptrdiff_t n, ptrdiff_t count) {
     ptrdiff_t j = 0;
-    for (; j + LANES <= n; j += LANES) lstm_lanes(rec, gates, c_prev, c, tanh_c, h, n, j, LANES);
-    if (j < n) lstm_lanes(rec, gates, c_prev, c, tanh_c, h, n, j, n - j);
+    for (; j + LANES <= count; j += LANES) lstm_lanes(rec, gates, c_prev, c, tanh_c, h, n, j, LANES);
+    if (j < count) lstm_lanes(rec, gates, c_prev, c, tanh_c, h, n, j, count - j);
 }
 
 OM_RNN_INLINE void lstm_bwd_lanes(const float *gates, const float *c_prev, const float *tanh_c, const float *gy, const float *dh, float *dc, float *dgates,
@@ -69,10 +70,10 @@ OM_RNN_INLINE void lstm_bwd_lanes(const float *gates, const float *c_prev, const
     rnn_store(dc + j, vf_result(vf_mul(cell, f)), m);
 }
 static void k_lstm_gates_bwd(const float *gates, const float *c_prev, const float *tanh_c, const float *gy, const float *dh, float *dc, float *dgates,
-                             ptrdiff_t n) {
+                             ptrdiff_t n, ptrdiff_t count) {
     ptrdiff_t j = 0;
-    for (; j + LANES <= n; j += LANES) lstm_bwd_lanes(gates, c_prev, tanh_c, gy, dh, dc, dgates, n, j, LANES);
-    if (j < n) lstm_bwd_lanes(gates, c_prev, tanh_c, gy, dh, dc, dgates, n, j, n - j);
+    for (; j + LANES <= count; j += LANES) lstm_bwd_lanes(gates, c_prev, tanh_c, gy, dh, dc, dgates, n, j, LANES);
+    if (j < count) lstm_bwd_lanes(gates, c_prev, tanh_c, gy, dh, dc, dgates, n, j, count - j);
 }
 
 OM_RNN_INLINE void gru_lanes(const float *rec, float *gates, float *hidden_n, const float *h_prev, float *h, ptrdiff_t n, ptrdiff_t j, ptrdiff_t m) {
@@ -85,10 +86,10 @@ OM_RNN_INLINE void gru_lanes(const float *rec, float *gates, float *hidden_n, co
     rnn_store(hidden_n + j, part, m);
     rnn_store(h + j, vf_result(vf_add(vf_mul(vf_sub(vf_set(1.0f), z), c), vf_mul(z, rnn_load(h_prev + j, m)))), m);
 }
-static void k_gru_gates(const float *rec, float *gates, float *hidden_n, const float *h_prev, float *h, ptrdiff_t n) {
+static void k_gru_gates(const float *rec, float *gates, float *hidden_n, const float *h_prev, float *h, ptrdiff_t n, ptrdiff_t count) {
     ptrdiff_t j = 0;
-    for (; j + LANES <= n; j += LANES) gru_lanes(rec, gates, hidden_n, h_prev, h, n, j, LANES);
-    if (j < n) gru_lanes(rec, gates, hidden_n, h_prev, h, n, j, n - j);
+    for (; j + LANES <= count; j += LANES) gru_lanes(rec, gates, hidden_n, h_prev, h, n, j, LANES);
+    if (j < count) gru_lanes(rec, gates, hidden_n, h_prev, h, n, j, count - j);
 }
 
 OM_RNN_INLINE void gru_bwd_lanes(const float *gates, const float *hidden_n, const float *h_prev, const float *gy, const float *dh, float *direct, float *dx,
@@ -107,9 +108,9 @@ OM_RNN_INLINE void gru_bwd_lanes(const float *gates, const float *hidden_n, cons
     rnn_store(direct + j, vf_mul(d, z), m);
 }
 static void k_gru_gates_bwd(const float *gates, const float *hidden_n, const float *h_prev, const float *gy, const float *dh, float *direct, float *dx,
-                            float *dhid, ptrdiff_t n) {
+                            float *dhid, ptrdiff_t n, ptrdiff_t count) {
     ptrdiff_t j = 0;
-    for (; j + LANES <= n; j += LANES) gru_bwd_lanes(gates, hidden_n, h_prev, gy, dh, direct, dx, dhid, n, j, LANES);
-    if (j < n) gru_bwd_lanes(gates, hidden_n, h_prev, gy, dh, direct, dx, dhid, n, j, n - j);
+    for (; j + LANES <= count; j += LANES) gru_bwd_lanes(gates, hidden_n, h_prev, gy, dh, direct, dx, dhid, n, j, LANES);
+    if (j < count) gru_bwd_lanes(gates, hidden_n, h_prev, gy, dh, direct, dx, dhid, n, j, count - j);
 }
 #endif

@@ -66,6 +66,12 @@ cdef extern from "cpu.h" nogil:
     void om_fp_leave(uint64_t old) noexcept
 
 ctypedef void task_fn(void *context, Py_ssize_t piece) noexcept nogil
+ctypedef void step_fn(void *context, Py_ssize_t group, Py_ssize_t step, Py_ssize_t part) noexcept nogil
+
+cdef extern from "threads.h" nogil:
+    enum:
+        OM_MOST_GROUPS
+        OM_MOST_PARTS
 
 cpdef enum Mode:
     FAST = 0
@@ -76,6 +82,7 @@ cdef int current_mode() noexcept nogil
 # The table of the active instruction set for a mode; a record keeps its mode, not its table.
 cdef const om_table *table_of(int mode) noexcept nogil
 cdef void parallel(task_fn *task, void *context, Py_ssize_t pieces) noexcept nogil
+cdef void parallel_steps(step_fn *task, void *context, Py_ssize_t groups, Py_ssize_t steps, Py_ssize_t parts) noexcept nogil
 # Index of a row by name; raises KeyError for an unknown name, ValueError if the row's signature class is another.
 cdef Py_ssize_t row_index(str signature, str name) except -1
 # Upper bound on the threads of one job: for choices that change no bit.

@@ -20,6 +20,7 @@ cdef extern from "cpu.h" nogil:
 
 cdef extern from "threads.h" nogil:
     void om_parallel(task_fn *task, void *context, Py_ssize_t pieces)
+    void om_parallel_steps(step_fn *task, void *context, Py_ssize_t groups, Py_ssize_t steps, Py_ssize_t parts)
     void om_set_num_threads(int n)
     int om_get_num_threads()
     int om_last_threads()
@@ -46,6 +47,10 @@ cdef const om_table *table_of(int mode) noexcept nogil:
 
 cdef void parallel(task_fn *task, void *context, Py_ssize_t pieces) noexcept nogil:
     om_parallel(task, context, pieces)
+
+
+cdef void parallel_steps(step_fn *task, void *context, Py_ssize_t groups, Py_ssize_t steps, Py_ssize_t parts) noexcept nogil:
+    om_parallel_steps(task, context, groups, steps, parts)
 
 
 cdef int thread_count() noexcept nogil:

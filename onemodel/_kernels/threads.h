@@ -12,6 +12,12 @@ typedef void om_task_fn(void *context, ptrdiff_t piece);
  * the caller alone). Sets the floating-point control state for each thread. Never fails: with no workers the caller does all. */
 void om_parallel(om_task_fn *task, void *context, ptrdiff_t pieces);
 
+/* Runs task(context, group, step, part) once for every group, step and part. Within a group all parts of a step are done before the next
+ * step's begin; parts of a step, and groups, run side by side. At most so many groups and parts. */
+enum { OM_MOST_GROUPS = 64, OM_MOST_PARTS = 8 };
+typedef void om_step_fn(void *context, ptrdiff_t group, ptrdiff_t step, ptrdiff_t part);
+void om_parallel_steps(om_step_fn *task, void *context, ptrdiff_t groups, ptrdiff_t steps, ptrdiff_t parts);
+
 /* Upper bound on threads of one job, the caller included; n >= 1. Exported for threadpoolctl, which looks them up by name. */
 __attribute__((visibility("default"))) void om_set_num_threads(int n);
 __attribute__((visibility("default"))) int om_get_num_threads(void);

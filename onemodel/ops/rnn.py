@@ -53,6 +53,7 @@ def _network(op: str, layer, x, states, params, has_biases, num_layers, dropout,
     final: list[list[Tensor]] = [[] for _ in states]
     for i in range(0, count, directions):
         outputs = []
+        x = x.contiguous()  # once, instead of in each direction, forward and backward
         for k in range(i, i + directions):
             y, last = layer(x, *groups[k], *(None if s is None else s.select(0, k) for s in states), k > i)
             outputs.append(y)
