@@ -454,3 +454,18 @@ def test_torchs_state_loads_from_its_file_and_gives_torchs_outputs(tmp_path):
     for mode in ("fast", "exact"):
         with om.arithmetic(mode):
             close(ours(om.tensor(x)), theirs(torch.tensor(x)))
+
+
+def test_a_state_that_cannot_be_copied_changes_nothing():
+    """Not only what does not fit: memory that is read-only, overlaps itself, or went back to its scope is seen before the first copy, too."""
+    with om.ActivationScope():
+        gone = om.ones(3) * 2.0
+    fixed = np.zeros(3, np.float32)
+    fixed.setflags(write=False)
+    for last, state, error, words in ((om.zeros(3), gone, om.ScopeClosedError, "b"), (om.from_numpy(fixed), om.ones(3), RuntimeError, "b: the target is read-only"),
+                                      (om.zeros(1).expand(3), om.ones(3), RuntimeError, "b: elements of the target overlap")):
+        module = nn.Module()
+        module.a, module.b = nn.Parameter(om.zeros(3)), nn.Parameter(last)
+        with pytest.raises(error, match=f"^load_state_dict: {words}"):
+            module.load_state_dict({"a": om.ones(3), "b": state})
+        assert module.a.tolist() == [0.0] * 3 and module.a.version == 0

@@ -137,3 +137,19 @@ def test_global_avg_pool():
     rng = np.random.default_rng(1)
     for shape in ((2, 3, 5, 7), (3, 8, 40), (2, 64, 1, 1), (0, 2, 3, 3)):
         compare(om.global_avg_pool2d, lambda t: F.adaptive_avg_pool2d(t, 1), rng.normal(size=shape).astype(np.float32), "plain", False)
+
+
+def test_the_sign_of_a_zero_gradient_is_torchs():
+    """A window's share is added to +0, which takes the sign of a zero; the mean of the whole plane is the reduction `mean`, whose gradient keeps it."""
+    x = np.random.default_rng(2).normal(size=(2, 3, 6, 6)).astype(np.float32)
+    for ours, theirs in (
+        (lambda t: om.avg_pool2d(t, 2), lambda t: F.avg_pool2d(t, 2)), (lambda t: om.avg_pool2d(t, 6), lambda t: F.avg_pool2d(t, 6)),
+        (lambda t: om.avg_pool2d(t, 3, 1), lambda t: F.avg_pool2d(t, 3, 1)), (lambda t: om.max_pool2d(t, 2), lambda t: F.max_pool2d(t, 2)),
+        (lambda t: om.adaptive_avg_pool2d(t, 2), lambda t: F.adaptive_avg_pool2d(t, 2)), (lambda t: om.adaptive_avg_pool2d(t, 1), lambda t: F.adaptive_avg_pool2d(t, 1)),
+        (om.global_avg_pool2d, lambda t: t.mean((-2, -1), True)), (lambda t: t.mean((-2, -1)), lambda t: t.mean((-2, -1))), (lambda t: t.mean(), lambda t: t.mean()),
+    ):  # fmt: skip
+        a, b = om.tensor(x, requires_grad=True), torch.from_numpy(x).requires_grad_()
+        y, z = ours(a), theirs(b)
+        y.backward(om.full(y.shape, -0.0))
+        z.backward(torch.full_like(z, -0.0))
+        assert np.array_equal(np.signbit(a.grad.numpy()), np.signbit(b.grad.numpy()))

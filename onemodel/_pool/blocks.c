@@ -38,7 +38,7 @@ static const size_t SMALL_SLACK = (size_t)2 << 20;
 typedef struct chunk {
     size_t size;          /* bytes with header, a multiple of LINE */
     struct chunk *before; /* the chunk in front in memory, NULL at the segment's start */
-    uint32_t state, class;
+    uint32_t state, class;          /* loose: the largest class it serves; else the one it was last asked for */
     struct chunk *next, *previous;  /* in its list; parked lists use next alone */
     int64_t stamp;                  /* the request count when it became free */
     char *hollow_from, *hollow_end; /* whole pages; equal when it has none */
@@ -138,6 +138,9 @@ static uint32_t class_down(size_t size) {
  * a line before it, whose address has the same last twelve bits, and waits: relu of 100 000 elements took a third longer. With these
  * bytes more, neighbours differ by 1 536, and no two of them by less than 512. */
 static size_t stagger(uint32_t class) { return class_size(class) >= 65536 ? 1536 - LINE : 0; }
+
+/* What a block counts as in use: that of its class with its header, so that equal requests count alike whatever rest their chunks have. */
+static size_t counted(const chunk *c) { return class_size(c->class) + LINE; }
 
 static chunk *after(const chunk *c) { return (chunk *)((char *)c + c->size); }
 static void *block_of(chunk *c) { return (char *)c + LINE; }
@@ -384,7 +387,7 @@ static chunk *find_chunk(uint32_t class) {
         if (c && fill(c, worth_cutting(c, size) ? (char *)c + size + LINE : (char *)after(c))) {
             if (worth_cutting(c, size)) cut(c, size);
             c->hollow_from = c->hollow_end = NULL;
-            c->class = class_down(c->size);
+            c->class = class;
             stats.hits += stats.native_allocations == native;
             return c;
         }
@@ -431,9 +434,9 @@ void *om_take(size_t nbytes) {
     }
     if (c) {
         c->state = USED;
-        stats.cached_bytes -= (int64_t)c->size;
+        stats.cached_bytes -= (int64_t)counted(c);
         stats.outstanding_blocks++;
-        stats.outstanding_bytes += (int64_t)c->size;
+        stats.outstanding_bytes += (int64_t)counted(c);
         if (stats.peak_outstanding_bytes < stats.outstanding_bytes) stats.peak_outstanding_bytes = stats.outstanding_bytes;
         if (high_water < stats.outstanding_bytes) hold_slack();
     }
@@ -456,9 +459,9 @@ void om_give(void *block) {
     c->stamp = stats.requests;
     c->next = parked[c->class];
     parked[c->class] = c;
-    stats.cached_bytes += (int64_t)c->size;
+    stats.cached_bytes += (int64_t)counted(c);
     stats.outstanding_blocks--;
-    stats.outstanding_bytes -= (int64_t)c->size;
+    stats.outstanding_bytes -= (int64_t)counted(c);
     unlock_pool();
 }
 
@@ -530,9 +533,9 @@ static const char *check_segment(const segment *s, tally *t) {
         if (hollow_size(c) && c->state != LOOSE) return "chunk: hollow, but not loose";
         if (hollow_size(c) && (c->hollow_from < (const char *)c + LINE || c->hollow_end > (const char *)after(c) || c->hollow_from > c->hollow_end))
             return "chunk: its hollow range lies outside of it";
-        if (c->class != class_down(c->size)) return "chunk: its class is not that of its size";
+        if (c->state == LOOSE ? c->class != class_down(c->size) : c->class > class_down(c->size)) return "chunk: its class is not that of its size";
         switch (c->state) {
-        case USED: t->used += c->size; t->blocks++; break;
+        case USED: t->used += counted(c); t->cached += c->size - counted(c); t->blocks++; break;
         case PARKED: t->cached += c->size; t->parked++; break;
         case LOOSE:
             if (before && before->state == LOOSE) return "chunk: two loose neighbours were not merged";

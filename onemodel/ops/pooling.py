@@ -261,7 +261,7 @@ def avg_pool1d(input, kernel_size, stride=None, padding=0, ceil_mode=False, coun
 class AdaptiveAvgPool2d(Op):
     """y[i, j] = the mean of rows i·h/oh to (i + 1)·h/oh and columns alike, rounded outwards; shapes and gradient as `avg_pool2d`.
 
-    output_size: (oh, ow), one integer for both, None for the size of x. Negative sizes: ValueError.
+    output_size: (oh, ow), one integer for both, None for the size of x. (1, 1) is `global_avg_pool2d`. Negative sizes: ValueError.
     """
 
     kernel = pooling.RULES["adaptive_avg_pool2d"]
@@ -335,7 +335,8 @@ def adaptive_max_pool2d(input, output_size, return_indices=False):
 
 @register
 class GlobalAvgPool2d(Op):
-    """y = the mean of each plane of [n, c, h, w] or [c, h, w], as [n, c, 1, 1]: `mean` over the last two dimensions. Gradient g / (h·w)."""
+    """y = the mean of each plane of [n, c, h, w] or [c, h, w], as [n, c, 1, 1]: `mean` over the last two dimensions. Gradient g / (h·w),
+    stored as it is: of a g of -0 it is -0, where `avg_pool2d` over the whole plane adds it to +0."""
 
     kernel = reductions.RULES["mean"]
 
