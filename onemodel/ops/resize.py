@@ -68,8 +68,9 @@ class Interpolate(Op):
     """y = x [N, C, H, W] (or [N, C, L]) in another size: the nearest pixel, or Σ h·(Σ w·x) over two neighbours along each axis.
 
     Coordinates in float32, s = in/out or 1/scale_factor: nearest ⌊o·s⌋ (o where out = in, ⌊o/2⌋ where out = 2·in), nearest-exact ⌊(o + ½)·s⌋,
-    linear and bilinear (o + ½)·s - ½ or, with align_corners, o·(in - 1)/(out - 1), each mixing pixels ⌊c⌋ and ⌊c⌋ + 1; at or beyond an end the pixel there alone. Gradient:
-    h·(w·g) added to each neighbour, in the order of the outputs. Sizes of planes below 1, another mode, antialias: ValueError.
+    linear and bilinear (o + ½)·s - ½ or, with align_corners, o·(in - 1)/(out - 1), each mixing pixels ⌊c⌋ and ⌊c⌋ + 1; at or beyond an end the
+    pixel there alone. Gradient: h·(w·g) added to each neighbour, in the order of the outputs. Sizes of planes below 1, another mode, antialias:
+    ValueError.
     """
 
     @staticmethod
