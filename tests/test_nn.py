@@ -372,7 +372,7 @@ LAYERS = {
     "SiLU": ((), (4, 5)), "Softplus": ((2.0, 3.0), (4, 5)), "LeakyReLU": ((0.2,), (4, 5)), "ELU": ((1.5,), (4, 5)), "Dropout": ((0.0,), (4, 5)),
     "Conv1d": ((4, 6, 3), (2, 4, 9)), "Conv2d": ((4, 6, 3, 2, 1), (2, 4, 9, 8)), "ConvTranspose2d": ((4, 6, 3, 2, 1, 1), (2, 4, 5, 6)),
     "MaxPool1d": ((2,), (2, 3, 9)), "MaxPool2d": ((3, 2, 1), (2, 3, 9, 8)), "AvgPool1d": ((2,), (2, 3, 9)), "AvgPool2d": ((3, 2, 1), (2, 3, 9, 8)),
-    "AdaptiveAvgPool2d": ((3,), (2, 3, 9, 8)), "AdaptiveMaxPool2d": ((3,), (2, 3, 9, 8)), "Upsample": ((None, 2), (2, 3, 4, 5)),
+    "AdaptiveAvgPool1d": ((3,), (2, 3, 8)), "AdaptiveAvgPool2d": ((3,), (2, 3, 9, 8)), "AdaptiveMaxPool2d": ((3,), (2, 3, 9, 8)), "Upsample": ((None, 2), (2, 3, 4, 5)),
     "ZeroPad2d": (((1, 2, 0, 3),), (2, 3, 4, 5)),
 }
 LOSSES = {"CrossEntropyLoss", "MSELoss", "NLLLoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "BCEWithLogitsLoss"}  # compared in files of their own
@@ -383,7 +383,7 @@ PARTS = {"Module", "Parameter", "Sequential", "ModuleList"}
 
 
 def test_every_public_layer_is_compared_with_torch():
-    assert set(nn.__all__) == set(LAYERS) | LOSSES | ELSEWHERE | PARTS
+    assert set(nn.__all__) - {"functional"} == set(LAYERS) | LOSSES | ELSEWHERE | PARTS
 
 
 def close(ours, theirs):

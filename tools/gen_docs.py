@@ -24,6 +24,7 @@ TYPES = {
     "end": "int", "step": "int", "index": "int", "shape": "Any", "dims": "Any", "dtype": "Any", "key": "Any", "approximate": "str",
     **dict.fromkeys(["running_mean", "running_var"], "Tensor | None"), "eps": "float",
     "align_corners": "bool", "recompute_scale_factor": "bool", "padding_idx": "int", "max_norm": "float", "value": "float",
+    "correction": "float", "num_classes": "int",
     "reduction": "str", "ignore_index": "int", "label_smoothing": "float", "min": "float", "max": "float", "tensors": "Sequence[Tensor]",
 }
 
@@ -32,9 +33,10 @@ SPECIAL = {("gather", "index"): "Tensor", ("index_select", "index"): "Tensor", (
            ("masked_fill", "value"): "Tensor | float"}
 SPECIAL |= {(name, parameter): kind for name in ("scaled_dot_product_attention", "attention")
             for parameter, kind in (("key", "Tensor"), ("value", "Tensor"), ("scale", "float"))}
+SPECIAL |= {(name, "dim"): "Tensor | int" for name in ("max", "min")}
 SPECIAL |= {("lstm", "hx"): "tuple[Tensor, Tensor] | None", ("gru", "hx"): "Tensor | None", ("lstm", "params"): "Sequence[Tensor]",
             ("gru", "params"): "Sequence[Tensor]"}
-RETURNS = {"split": "tuple[Tensor, ...]", "chunk": "tuple[Tensor, ...]",
+RETURNS = {"max": "Any", "min": "Any", "split": "tuple[Tensor, ...]", "chunk": "tuple[Tensor, ...]",
            "lstm": "tuple[Tensor, tuple[Tensor, Tensor]]", "gru": "tuple[Tensor, Tensor]"}
 
 

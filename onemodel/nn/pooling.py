@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onemodel.nn.module import Module
+from onemodel.ops.composed import adaptive_avg_pool1d
 from onemodel.ops.parameters import flag
 from onemodel.ops.pooling import adaptive_avg_pool2d, adaptive_max_pool2d, avg_pool1d, avg_pool2d, global_avg_pool2d, max_pool1d, max_pool2d
 from onemodel.tensor import Tensor
@@ -68,6 +69,20 @@ class AvgPool2d(Module):
 
     def extra_repr(self) -> str:
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class AdaptiveAvgPool1d(Module):
+    """Means of windows that share a row out to output_size."""
+
+    def __init__(self, output_size: int | tuple[int, ...] | None) -> None:
+        super().__init__()
+        self.output_size = output_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return adaptive_avg_pool1d(x, self.output_size)
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}"
 
 
 class AdaptiveAvgPool2d(Module):

@@ -5,6 +5,7 @@ from onemodel.ops import (
     arithmetic,
     attention,
     compare,
+    composed,
     conv,
     conv_transpose,
     ctc,

@@ -23,6 +23,20 @@ def _operands(op: str, x, index) -> tuple[Tensor, Tensor]:
     return x, index
 
 
+def _rule(pick, add):
+    """forward and backward of an operator that picks by an index along an axis, and adds back where it picked."""
+
+    def forward(ctx, x, axis, index):
+        ctx.save_for_backward(index)
+        ctx.arguments = (axis, x.shape)
+        return pick(x, axis, index)
+
+    def backward(ctx, g):
+        return add(g, *ctx.saved_tensors, *ctx.arguments), None
+
+    return staticmethod(forward), staticmethod(backward)
+
+
 @register
 class Gather(Op):
     """y[.., k, ..] = x[.., index[.., k, ..], ..] along `dim`; the index has x's rank and is nowhere larger than x but along dim.
@@ -31,15 +45,7 @@ class Gather(Op):
     outside [0, size): IndexError, before anything is written.
     """
 
-    @staticmethod
-    def forward(ctx, x, axis, index):
-        ctx.save_for_backward(index)
-        ctx.arguments = (axis, x.shape)
-        return resizing.gather(x, axis, index)
-
-    @staticmethod
-    def backward(ctx, g):
-        return resizing.gather_bwd(g, *ctx.saved_tensors, *ctx.arguments), None
+    forward, backward = _rule(resizing.gather, resizing.gather_bwd)
 
     @staticmethod
     def reference(x, dim, index):
@@ -101,15 +107,7 @@ class IndexSelect(Op):
     [0, size): IndexError, before anything is written.
     """
 
-    @staticmethod
-    def forward(ctx, x, axis, index):
-        ctx.save_for_backward(index)
-        ctx.arguments = (axis, x.shape)
-        return resizing.index_select(x, axis, index)
-
-    @staticmethod
-    def backward(ctx, g):
-        return resizing.index_select_bwd(g, *ctx.saved_tensors, *ctx.arguments), None
+    forward, backward = _rule(resizing.index_select, resizing.index_select_bwd)
 
     @staticmethod
     def reference(x, dim, index):

@@ -1,10 +1,14 @@
-"""sum, mean, amax, amin, argmax: over all, one or several dimensions."""
+"""sum, mean, amax, amin, argmax, argmin: over all, one or several dimensions."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from onemodel import reductions
+from onemodel.arrays import array_view, axis_of, code_of, empty, require
+from onemodel.errors import ShapeError
+from onemodel.ops.arithmetic import neg
+from onemodel.ops.parameters import flag
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 
 
@@ -143,3 +147,41 @@ class Argmax(Op):
 def argmax(x, dim=None, keepdim=False):
     """Index of the first largest element; dim None: in the flattened tensor."""
     return reductions.argmax(x, dim, keepdim)
+
+
+@register
+class Argmin(Op):
+    """y = index (int64) of the first smallest element along a dimension, or of all in row-major order; a NaN wins."""
+
+    why_not_differentiable = "the result is an index"
+
+    @staticmethod
+    def forward(ctx, x, dim=None, keepdim=False):
+        axis = None if dim is None or x.ndim == 0 else axis_of("argmin", dim, x.ndim)
+        if x.numel() == 0 and (axis is None or x.shape[axis] == 0):
+            raise ShapeError(f"argmin: shape {x.shape} is empty there; there is no smallest of nothing")
+        if x.dtype == np.float32:
+            return reductions.argmax(neg(x.detach()), axis, keepdim)
+        found = np.asarray(np.argmin(array_view(x, "argmin"), axis=axis, keepdims=keepdim))
+        out = empty(found.shape, code_of(np.int64), "argmin")
+        array_view(out, "argmin")[...] = found
+        return out
+
+    @staticmethod
+    def reference(x, dim=None, keepdim=False):
+        return np.argmin(x, axis=dim, keepdims=keepdim)
+
+    samples = Argmax.samples + [
+        Sample("integers", (Input((3, 4), -9.0, 9.0, dtype="int64"),), {"dim": 1}), Sample("bytes", (Input((7,), 0.0, 9.0, dtype="uint8"),)),
+    ]
+    error_samples = [
+        ErrorSample("range", (Input((2, 3)),), IndexError, "out of range", {"dim": 2}),
+        ErrorSample("empty", (Input((0, 3)),), ValueError, "empty", {"dim": 0}),
+        ErrorSample("list", ([1.0],), TypeError, "om.tensor"),
+    ]
+
+
+@public()
+def argmin(x, dim=None, keepdim=False):
+    """Index of the first smallest element; dim None: in the flattened tensor."""
+    return Argmin.forward(None, require(x, "argmin"), dim, flag("argmin", "keepdim", keepdim))
