@@ -1,6 +1,6 @@
-/* One small pool for the process: sleeping workers, one job at a time, pieces handed out by an atomic counter.
+/* One small pool for the process: sleeping workers, one job at a time; each thread has its own run of pieces, then takes from the others'.
  *
- * Owns thread start, wake, join and fork; knows nothing about kernels or sizes. Not OpenMP, whose runtimes hang in a forked
+ * Owns thread start, place, wake, join and fork; knows nothing about kernels or sizes. Not OpenMP, whose runtimes hang in a forked
  * child and clash when a process loads two of them. Must not contain work cutting: that is the caller's, by shape alone. */
 #if defined(__linux__)
 #define _GNU_SOURCE /* CPU sets */
@@ -15,30 +15,51 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <time.h>
 
 enum {
     MOST_THREADS = 1024,
+    MOST_UNITS = 1 << 30,   /* pieces of a job that are told apart; of more, some go together */
     WORKER_STACK = 1 << 20, /* kernels keep their scratch in the pool or in at most 256 KB of stack */
-    SPIN = 2000,            /* pauses before sleeping: 10 to 40 µs, about what one sleep and wake costs both sides */
+    WORKER_WATCH = 200000,  /* ns that a worker watches for the next job: most gaps between the jobs of a step are shorter */
+    CALLER_WATCH = 1000000, /* ns that a caller watches for the last pieces: it has nothing else to do */
+    LOOKS = 16,             /* pauses between looks at the clock */
+    MOVES_APART = 1000000,  /* least ns between two moves of the workers */
 };
 
-typedef struct job {
-    om_task_fn *task;
-    void *context;
-    ptrdiff_t pieces;
-    _Atomic ptrdiff_t next;
-    atomic_int ran; /* threads that ran at least one piece */
-} job;
+/* What a thread has still to do: from the low half of `rest` up to, not including, the high half. Its owner takes the first, others the
+ * last, so that a thread has the same part of every job of that cut, and the data of that part in its caches. */
+typedef struct share {
+    _Alignas(64) _Atomic uint64_t rest;
+} share;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, finished = PTHREAD_COND_INITIALIZER;
+/* Worker n is thread n of a job; thread 0 is the caller. */
+typedef struct worker {
+    pthread_t id;
+    pthread_cond_t wake;
+    int asleep; /* guarded by lock */
+} worker;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* taken only to sleep and to wake */
+static pthread_cond_t finished = PTHREAD_COND_INITIALIZER;
 static atomic_int limit = 1;      /* threads of one job, the caller included */
 static atomic_int busy;           /* 1 while a caller owns the workers */
-static atomic_uint generation;    /* raised once per job: what spinning workers watch */
-static atomic_int running;        /* workers inside the current job */
-/* below: guarded by lock */
-static int workers, sleepers, openings, caller_sleeps, caller_cpu = -1;
-static job *current;
+static atomic_uint generation;    /* raised once per job: what watching workers see */
+static atomic_int called;         /* threads of the last job */
+static atomic_int patient;        /* whether they had a CPU each: else watching would keep another from working */
+static atomic_int sleepers;       /* workers about to sleep or asleep */
+static atomic_int open_;          /* whether a worker that comes may begin; a worker counts itself in `running` before it looks */
+static atomic_int running;
+static atomic_int caller_sleeps;
+static atomic_int ran;            /* threads that ran at least one piece of this job */
+/* below: the owner of `busy` writes; workers read while the job is open */
+static om_task_fn *task;
+static void *context;
+static ptrdiff_t pieces, unit;    /* unit: pieces that go together */
+static share shares[MOST_THREADS];
+static worker crew[MOST_THREADS];
+static int workers;
+static int avoided = -1;          /* the CPU that workers are kept from */
 
 static _Thread_local int inside;  /* this thread runs a piece: a nested call stays on it */
 static _Thread_local int last = 1;
@@ -53,65 +74,105 @@ static inline void pause_briefly(void) {
 #endif
 }
 
-/* A woken worker may be queued on the CPU where the caller computes, and wait there for milliseconds while another CPU is idle: the
- * scheduler balances at its ticks only. Such a worker asks to be moved, once; the set of CPUs it may use stays what it was. */
-#if defined(__linux__)
-static int this_cpu(void) { return sched_getcpu(); }
-static void leave_caller(void) { /* with the lock held */
-    cpu_set_t allowed, others;
-    int cpu = sched_getcpu();
-    if (cpu != caller_cpu || cpu < 0) return;
-    pthread_mutex_unlock(&lock);
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
-        others = allowed;
-        CPU_CLR(cpu, &others);
-        if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others)) sched_setaffinity(0, sizeof allowed, &allowed);
-    }
-    pthread_mutex_lock(&lock);
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
+
+/* Waits for something for some ns, or not at all where threads have to share CPUs. */
+#define WATCH(done, ns)                                                                     \
+    for (int64_t end_ = atomic_load(&patient) ? now() + (ns) : 0; !(done) && now() < end_;) \
+        for (int i_ = 0; i_ < LOOKS && !(done); i_++) pause_briefly()
+
+/* A woken worker may be queued on the CPU where the caller computes, and wait there for milliseconds while another CPU is idle: the
+ * scheduler balances at its ticks only. So workers may not use the CPU of their caller; where that moves to, the next job finds out. Of
+ * callers in turn on several CPUs only some move the workers, since moving takes about a microsecond for each. */
+#if defined(__linux__)
+static cpu_set_t home, given; /* what workers may use by anyone else's will, and what they were given */
+static int known, cpus;       /* whether there is a home, and how many CPUs it has */
+static int64_t moved;         /* when */
+
+static void keep_apart(void) {
+    int cpu = sched_getcpu();
+    if (cpu == avoided || cpu < 0 || workers == 0) return;
+    int64_t time = now();
+    if (avoided >= 0 && time - moved < MOVES_APART) return;
+    cpu_set_t set;
+    if (pthread_getaffinity_np(crew[1].id, sizeof set, &set)) return;
+    if (!known || !CPU_EQUAL(&set, &given)) home = set; /* the first time, or someone else changed it */
+    known = 1;
+    given = home;
+    cpus = CPU_COUNT(&home);
+    if (cpus > 1) CPU_CLR(cpu, &given);
+    for (int n = 1; n <= workers; n++) pthread_setaffinity_np(crew[n].id, sizeof given, &given);
+    avoided = cpu;
+    moved = time;
+}
+static int crowded(int threads) { return known && threads > cpus; }
+static void forget_home(void) { known = 0; }
 #else
-static int this_cpu(void) { return -1; }
-static void leave_caller(void) {}
+static void keep_apart(void) {}
+static int crowded(int threads) { (void)threads; return 0; }
+static void forget_home(void) {}
 #endif
 
-static void run(job *j) {
-    ptrdiff_t piece = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
-    if (piece >= j->pieces) return;
-    atomic_fetch_add_explicit(&j->ran, 1, memory_order_relaxed);
+/* The next unit of a share, or -1. */
+static ptrdiff_t take(share *s, int first) {
+    uint64_t rest = atomic_load_explicit(&s->rest, memory_order_relaxed);
+    for (;;) {
+        uint32_t from = (uint32_t)rest, to = (uint32_t)(rest >> 32);
+        if (from >= to) return -1;
+        uint64_t left = first ? rest + 1 : rest - (UINT64_C(1) << 32);
+        if (atomic_compare_exchange_weak_explicit(&s->rest, &rest, left, memory_order_relaxed, memory_order_relaxed)) return first ? from : to - 1;
+    }
+}
+
+static ptrdiff_t next(int thread, int threads) {
+    ptrdiff_t found = take(&shares[thread], 1);
+    for (int i = 1; found < 0 && i < threads; i++) found = take(&shares[(thread + i) % threads], 0);
+    return found;
+}
+
+static void run(int thread, int threads) {
+    ptrdiff_t found = next(thread, threads);
+    if (found < 0) return;
+    atomic_fetch_add_explicit(&ran, 1, memory_order_relaxed);
     uint64_t old = om_fp_enter();
     inside = 1;
     do {
-        j->task(j->context, piece);
-        piece = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
-    } while (piece < j->pieces);
+        ptrdiff_t end = pieces - found * unit < unit ? pieces : (found + 1) * unit;
+        for (ptrdiff_t piece = found * unit; piece < end; piece++) task(context, piece);
+        found = next(thread, threads);
+    } while (found >= 0);
     inside = 0;
     om_fp_leave(old);
 }
 
-static void *work(void *unused) {
-    (void)unused;
-    unsigned seen = 0; /* never a live generation at start: a new worker takes the job it was started for */
-    pthread_mutex_lock(&lock);
-    leave_caller();
-    pthread_mutex_unlock(&lock);
+/* Whoever sleeps says so before it looks a last time, and whoever wakes changes what is looked at before it asks who sleeps: one of the
+ * two sees the other. The same holds for `running` and `open_`. */
+static void *work(void *argument) {
+    const int number = (int)(intptr_t)argument;
+    worker *me = &crew[number];
+    unsigned seen = 0;
     for (;;) {
-        for (int i = 0; i < SPIN && atomic_load_explicit(&generation, memory_order_acquire) == seen; i++) pause_briefly();
-        pthread_mutex_lock(&lock);
-        while (openings == 0) {
-            sleepers++;
-            pthread_cond_wait(&wake, &lock);
-            sleepers--;
-            leave_caller(); /* also when it came too late: for the sake of the next job */
-        }
-        openings--;
-        seen = atomic_load_explicit(&generation, memory_order_relaxed);
-        job *j = current;
-        atomic_fetch_add_explicit(&running, 1, memory_order_relaxed);
-        pthread_mutex_unlock(&lock);
-        run(j);
-        if (atomic_fetch_sub_explicit(&running, 1, memory_order_release) == 1) {
+        if (number < atomic_load(&called)) WATCH(atomic_load_explicit(&generation, memory_order_acquire) != seen, WORKER_WATCH);
+        if (atomic_load(&generation) == seen || number >= atomic_load(&called)) {
             pthread_mutex_lock(&lock);
-            if (caller_sleeps) pthread_cond_signal(&finished);
+            atomic_fetch_add(&sleepers, 1);
+            me->asleep = 1;
+            while (atomic_load(&generation) == seen || number >= atomic_load(&called)) pthread_cond_wait(&me->wake, &lock);
+            me->asleep = 0;
+            atomic_fetch_sub(&sleepers, 1);
+            pthread_mutex_unlock(&lock);
+        }
+        seen = atomic_load(&generation);
+        if (!atomic_load(&open_)) continue; /* too late: a caller should not have to wait for it */
+        atomic_fetch_add(&running, 1);
+        if (atomic_load(&open_) && number < atomic_load(&called)) run(number, atomic_load(&called));
+        if (atomic_fetch_sub(&running, 1) == 1 && atomic_load(&caller_sleeps)) {
+            pthread_mutex_lock(&lock);
+            pthread_cond_signal(&finished);
             pthread_mutex_unlock(&lock);
         }
     }
@@ -121,13 +182,15 @@ static void *work(void *unused) {
 /* The child of a fork has no workers and may have inherited any lock held: everything starts anew. */
 static void begin_child(void) {
     pthread_mutex_init(&lock, NULL);
-    pthread_cond_init(&wake, NULL);
     pthread_cond_init(&finished, NULL);
-    workers = sleepers = openings = caller_sleeps = 0;
-    current = NULL;
+    workers = inside = 0;
+    avoided = -1;
+    forget_home();
+    atomic_store(&sleepers, 0);
+    atomic_store(&open_, 0);
     atomic_store(&running, 0);
+    atomic_store(&caller_sleeps, 0);
     atomic_store(&busy, 0);
-    inside = 0;
 }
 
 static void register_fork(void) { pthread_atfork(NULL, NULL, begin_child); }
@@ -141,10 +204,15 @@ static void start_workers(int count) {
     pthread_attr_setstacksize(&attributes, WORKER_STACK);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    pthread_t id;
-    while (workers < count && pthread_create(&id, &attributes, work, NULL) == 0) workers++;
+    for (; workers < count; workers++) {
+        worker *w = &crew[workers + 1];
+        w->asleep = 0;
+        pthread_cond_init(&w->wake, NULL);
+        if (pthread_create(&w->id, &attributes, work, (void *)(intptr_t)(workers + 1))) break;
+    }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attributes);
+    avoided = -1; /* the new ones have yet to be kept from it */
 }
 
 static void run_alone(om_task_fn *task, void *context, ptrdiff_t pieces) {
@@ -157,39 +225,51 @@ static void run_alone(om_task_fn *task, void *context, ptrdiff_t pieces) {
     if (!outer) last = 1;
 }
 
-void om_parallel(om_task_fn *task, void *context, ptrdiff_t pieces) {
+void om_parallel(om_task_fn *job, void *its_context, ptrdiff_t count) {
     int threads = atomic_load_explicit(&limit, memory_order_relaxed);
-    if (threads > pieces) threads = (int)pieces;
+    if (threads > count) threads = (int)count;
     if (threads <= 1 || inside || atomic_exchange_explicit(&busy, 1, memory_order_acquire)) {
-        run_alone(task, context, pieces);
+        run_alone(job, its_context, count);
         return;
     }
     pthread_once(&once, register_fork);
-    job j = {.task = task, .context = context, .pieces = pieces};
-    pthread_mutex_lock(&lock);
     if (workers < threads - 1) start_workers(threads - 1);
-    current = &j;
-    caller_cpu = this_cpu();
-    openings = threads - 1 < workers ? threads - 1 : workers;
-    atomic_fetch_add_explicit(&generation, 1, memory_order_release);
-    for (int i = openings < sleepers ? openings : sleepers; i > 0; i--) pthread_cond_signal(&wake);
-    pthread_mutex_unlock(&lock);
-
-    run(&j);
-
-    pthread_mutex_lock(&lock);
-    openings = 0; /* who has not come by now finds nothing to do */
-    current = NULL;
-    pthread_mutex_unlock(&lock);
-    for (int i = 0; i < SPIN && atomic_load_explicit(&running, memory_order_acquire); i++) pause_briefly();
-    if (atomic_load_explicit(&running, memory_order_acquire)) {
+    if (threads > workers + 1) threads = workers + 1;
+    keep_apart();
+    task = job;
+    context = its_context;
+    pieces = count;
+    unit = (count - 1) / MOST_UNITS + 1;
+    ptrdiff_t units = (count - 1) / unit + 1, from = 0;
+    for (int n = 0; n < threads; n++) {
+        ptrdiff_t to = from + units / threads + (n < units % threads);
+        atomic_store_explicit(&shares[n].rest, (uint64_t)to << 32 | (uint64_t)from, memory_order_relaxed);
+        from = to;
+    }
+    atomic_store(&ran, 0);
+    atomic_store(&called, threads);
+    atomic_store(&patient, !crowded(threads));
+    atomic_store(&open_, 1);
+    atomic_fetch_add(&generation, 1);
+    if (atomic_load(&sleepers)) {
         pthread_mutex_lock(&lock);
-        caller_sleeps = 1;
-        while (atomic_load_explicit(&running, memory_order_acquire)) pthread_cond_wait(&finished, &lock);
-        caller_sleeps = 0;
+        for (int n = 1; n < threads; n++)
+            if (crew[n].asleep) pthread_cond_signal(&crew[n].wake);
         pthread_mutex_unlock(&lock);
     }
-    last = atomic_load_explicit(&j.ran, memory_order_relaxed);
+
+    run(0, threads);
+
+    atomic_store(&open_, 0); /* who has not come by now finds nothing to do */
+    WATCH(atomic_load(&running) == 0, CALLER_WATCH);
+    if (atomic_load(&running)) {
+        pthread_mutex_lock(&lock);
+        atomic_store(&caller_sleeps, 1);
+        while (atomic_load(&running)) pthread_cond_wait(&finished, &lock);
+        atomic_store(&caller_sleeps, 0);
+        pthread_mutex_unlock(&lock);
+    }
+    last = atomic_load_explicit(&ran, memory_order_relaxed);
     atomic_store_explicit(&busy, 0, memory_order_release);
 }
 
