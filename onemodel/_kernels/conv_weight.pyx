@@ -12,8 +12,8 @@ from libc.string cimport memset
 from onemodel._kernels.conv cimport Conv
 from onemodel._kernels.conv_weight_thin cimport thin_fits, thin_weight
 from onemodel._kernels.depthwise cimport depthwise_fits, depthwise_weight
-from onemodel._kernels.pieces cimport run
-from onemodel._kernels.table cimport current_mode, om_copy_fn, om_gemm, om_table, row_index, smallest_piece, table_of, thread_count
+from onemodel._kernels.pieces cimport begin, run
+from onemodel._kernels.table cimport current_mode, om_copy_fn, om_gemm, om_map2_fn, om_table, row_index, smallest_piece, table_of, thread_count
 from onemodel._pool.pool cimport give, take
 
 cnp.import_array()
@@ -32,6 +32,7 @@ cdef extern from "kernels.h" nogil:
 cdef Py_ssize_t FRAME = row_index("frame", "frame")
 cdef Py_ssize_t TILE = row_index("weight_tile", "weight_tile")
 cdef Py_ssize_t TURN = row_index("copy", "copy_4")
+cdef Py_ssize_t ADD = row_index("map2", "add")
 
 cdef enum:
     POSITIONS = 256             # of one chunk: a packed panel of gradients stays in L1
@@ -45,8 +46,11 @@ cdef enum:
     MOST_COLUMN_PARTS = 64
     MOST_ROWS = 16              # at least the rows of any tile
     VECTOR = 16                 # at least the lanes of any: room after the prepared rows of an image
-    PREPARING = 6               # time of preparing an element of x, and of packing one of g, in multiply-adds
+    MOST_IMAGE_PARTS = 64
+    MOST_APART = 1 << 21        # floats of gradients of single images
+    PREPARING = 6               # time of preparing an element of x, of packing one of g, of adding one of an image's gradient, in multiply-adds
     PACKING = 10
+    ADDING = 16
 
 # How rows of the unfolded matrix are read: out of x itself, where no tap is outside; out of padded copies of its planes; unfolded, where
 # strides, dilation or kernels are so large that a plane would be mostly read in vain.
@@ -60,6 +64,7 @@ cdef struct Job:
     om_frame_fn *frame
     om_weight_tile_fn *tile
     om_copy_fn *turn
+    om_map2_fn *add
     Conv c
     const float *x
     const float *g
@@ -82,6 +87,8 @@ cdef struct Job:
     Py_ssize_t ocs
     Py_ssize_t k_parts
     Py_ssize_t oc_parts
+    Py_ssize_t image_parts
+    float *apart                # gradients by (piece of dw, image), to be added in order; NULL where a piece takes all images
     Py_ssize_t x_floats         # scratch of a piece: prepared x, packed g, and the results
     Py_ssize_t g_floats
     Py_ssize_t sum_floats
@@ -147,26 +154,53 @@ cdef void plan(Job *j) noexcept nogil:
     j.sum_floats = j.ks * j.ocs
 
 
-cdef void cut_pieces(Job *j) noexcept nogil:
-    """Rows and columns of a piece: those that cost least, since every piece prepares x and g for itself."""
-    cdef const Conv *c = &j.c
-    cdef Py_ssize_t panels = parts_of(j.ocg, j.gemm.nr), want = 1, parts, ocs, ks
-    cdef double madds = <double>c.n * c.groups * j.positions * j.k * j.ocg, cost, least = -1
-    if thread_count() > 1:
-        want = <Py_ssize_t>min(madds / MADDS_PER_ELEMENT / smallest_piece(), <double>PIECES_PER_THREAD * thread_count())
-        want = parts_of(max(want, 1), c.groups)
-    parts = parts_of(panels, max(PIECE_COLUMNS // j.gemm.nr, 1))
+cdef double cost_of(const Job *j, Py_ssize_t ks, Py_ssize_t ocs) noexcept nogil:
+    """Of a multiply-add, beside itself: every piece prepares x and g for itself."""
+    return <double>PACKING / ks + (0.0 if j.form == DIRECT else <double>PREPARING / ocs / j.taps)
+
+
+cdef double cut_dw(Job *j, Py_ssize_t want) noexcept nogil:
+    """Rows and columns of a piece, for at least so many pieces of a group: those that cost least."""
+    cdef Py_ssize_t panels = parts_of(j.ocg, j.gemm.nr), parts = parts_of(panels, max(PIECE_COLUMNS // j.gemm.nr, 1)), ocs, ks
+    cdef double cost, least = -1
     for parts in range(parts, max(parts, min(panels, MOST_COLUMN_PARTS)) + 1):
         ocs = parts_of(panels, parts) * j.gemm.nr
         ks = parts_of(j.k, max(parts_of(want, parts_of(j.ocg, ocs)), parts_of(j.k, SUM_FLOATS // ocs)))
         ks = max(ks, min(LEAST_ROWS, j.k))
         if j.form == FRAMED:
             ks = parts_of(ks, j.taps) * j.taps  # whole planes
-        cost = <double>PACKING / ks + (0.0 if j.form == DIRECT else <double>PREPARING / ocs / j.taps)
+        cost = cost_of(j, ks, ocs)
         if least < 0 or cost < least:
             least = cost
             j.ks, j.ocs = ks, ocs
     j.oc_parts, j.k_parts = parts_of(j.ocg, j.ocs), parts_of(j.k, j.ks)
+    return least
+
+
+cdef inline double longest(Py_ssize_t pieces, Py_ssize_t threads) noexcept nogil:
+    """What the busiest of the threads has of equal pieces."""
+    return <double>parts_of(pieces, threads) / pieces
+
+
+cdef void cut_pieces(Job *j) noexcept nogil:
+    """Parts of dw, or where these cost more or come out unequal, images too. Their gradients are then added in order, as one piece does it."""
+    cdef const Conv *c = &j.c
+    cdef Py_ssize_t threads = thread_count(), chunks = parts_of(c.n, j.images), want
+    cdef double madds = <double>c.n * c.groups * j.positions * j.k * j.ocg, apart, together
+    j.image_parts = 1
+    if threads == 1:
+        cut_dw(j, 1)
+        return
+    want = <Py_ssize_t>max(madds / MADDS_PER_ELEMENT / smallest_piece(), 1.0)
+    apart = (1 + cut_dw(j, 1) + <double>ADDING / j.positions)
+    j.image_parts = min(min(chunks, MOST_IMAGE_PARTS), parts_of(want, c.groups * j.oc_parts * j.k_parts))
+    apart *= longest(c.groups * j.oc_parts * j.k_parts * j.image_parts, threads)
+    want = parts_of(min(want, PIECES_PER_THREAD * threads), c.groups)
+    together = (1 + cut_dw(j, want)) * longest(c.groups * j.oc_parts * j.k_parts, threads)
+    if apart < together and j.image_parts > 1 and c.n * c.groups * <double>j.k * j.ocg <= MOST_APART:
+        cut_dw(j, 1)
+    else:
+        j.image_parts = 1
 
 
 cdef void prepare(const Job *j, const float *x, Py_ssize_t k0, Py_ssize_t k1, Py_ssize_t r0, Py_ssize_t c0, Py_ssize_t rows, Py_ssize_t cols,
@@ -201,7 +235,8 @@ cdef void prepare(const Job *j, const float *x, Py_ssize_t k0, Py_ssize_t k1, Py
 
 cdef void chunk(const Job *j, const float **at, Py_ssize_t k, Py_ssize_t m, Py_ssize_t ks, Py_ssize_t n, Py_ssize_t rows, Py_ssize_t cols,
                 Py_ssize_t images, const float *g, float *chain, float *sum, int flags) noexcept nogil:
-    """m prepared rows, from row k of the piece's ks, by n columns: each panel of g stays in L1 and meets all tiles of rows."""
+    """m prepared rows, from row k of the piece's ks, by n columns: each panel of g stays in L1 and meets all tiles of rows. Where images stay apart,
+    `sum` is the first one's."""
     cdef Py_ssize_t xr, xs = j.c.sw, i, r, image, col = 0, width, tiles, mm, to
     cdef const float *row[MOST_ROWS]
     cdef int now
@@ -219,36 +254,68 @@ cdef void chunk(const Job *j, const float **at, Py_ssize_t k, Py_ssize_t m, Py_s
             for image in range(1, images):
                 for r in range(mm):
                     row[r] = at[i + r] + image * j.x_image
-                now = flags & ~OM_WEIGHT_STORE if image == images - 1 else flags & ~(OM_WEIGHT_STORE | OM_WEIGHT_FINAL)
-                j.tile(mm, width, row, rows, cols, xr, xs, g + image * j.g_image + col * rows * cols, chain + to, sum + to, now)
+                if j.apart != NULL:
+                    now = flags
+                else:
+                    now = flags & ~OM_WEIGHT_STORE if image == images - 1 else flags & ~(OM_WEIGHT_STORE | OM_WEIGHT_FINAL)
+                j.tile(mm, width, row, rows, cols, xr, xs, g + image * j.g_image + col * rows * cols, chain + to,
+                       sum + to + (image * j.sum_floats if j.apart != NULL else 0), now)
             tiles -= 1
             i += mm
         col += width
 
 
+# Where a part of dw lies.
+cdef struct Part:
+    Py_ssize_t group
+    Py_ssize_t k0
+    Py_ssize_t ks
+    Py_ssize_t o0
+    Py_ssize_t n
+
+
+cdef Part part_of(const Job *j, Py_ssize_t number) noexcept nogil:
+    cdef Part p
+    p.k0, p.o0, p.group = number % j.k_parts * j.ks, number // j.k_parts % j.oc_parts * j.ocs, number // (j.k_parts * j.oc_parts)
+    p.ks, p.n = min(j.ks, j.k - p.k0), min(j.ocs, j.ocg - p.o0)
+    return p
+
+
+cdef inline Py_ssize_t parts_of_dw(const Job *j) noexcept nogil:
+    return j.c.groups * j.oc_parts * j.k_parts
+
+
+cdef void write_panel(const Job *j, const Part *p, Py_ssize_t col, const float *sum) noexcept nogil:
+    """One panel of a part, from column col on, into dw."""
+    cdef Py_ssize_t width = panel_width(j, p.n - col)
+    j.turn(sum + col * p.ks, 1, width, j.dw + (p.group * j.ocg + p.o0 + col) * j.k + p.k0, j.k, 1, min(p.n - col, width), p.ks)
+
+
 cdef void weight_piece(void *context, Py_ssize_t piece) noexcept nogil:
-    """Some rows and columns of one group's dw, all images in order."""
+    """A part of one group's dw, by all images in order, or by some, each apart."""
     cdef Job *j = <Job *>context
     cdef const Conv *c = &j.c
-    cdef Py_ssize_t k0 = piece % j.k_parts * j.ks, o0 = piece // j.k_parts % j.oc_parts * j.ocs, group = piece // (j.k_parts * j.oc_parts)
-    cdef Py_ssize_t ks = min(j.ks, j.k - k0), n = min(j.ocs, j.ocg - o0), width
-    cdef Py_ssize_t image = 0, images, i, r0, c0, rows, cols, k, kk
+    cdef Py_ssize_t number = piece % parts_of_dw(j), chunks = parts_of(c.n, j.images)
+    cdef Part p = part_of(j, number)
+    cdef Py_ssize_t image = begin(chunks, j.image_parts, piece // parts_of_dw(j)) * j.images, images, i, r0, c0, rows, cols, k, kk
+    cdef Py_ssize_t end = min(begin(chunks, j.image_parts, piece // parts_of_dw(j) + 1) * j.images, c.n)
     cdef const float *x
     cdef const float *g
+    cdef float *sum
     cdef int flags
     cdef size_t floats = (j.g_floats + 2 * j.sum_floats + j.x_floats + 15) // 16 * 16
     cdef float *gp = <float *>take(floats * sizeof(float) + j.part * sizeof(float *))
     if gp == NULL:
         j.failed = -1
         return
-    cdef float *sum = gp + j.g_floats
-    cdef float *chain = sum + j.sum_floats
-    cdef float *room = chain + j.sum_floats
+    cdef float *chain = gp + j.g_floats
+    cdef float *room = chain + 2 * j.sum_floats
     cdef const float **at = <const float **>(gp + floats)
-    while image < c.n:
-        images = min(j.images, c.n - image)
-        x = j.x + image * c.xn + group * j.icg * c.xc
-        g = j.g + (image * c.oc + group * j.ocg + o0) * j.positions
+    while image < end:
+        images = min(j.images, end - image)
+        sum = chain + j.sum_floats if j.apart == NULL else j.apart + (number * c.n + image) * j.sum_floats
+        x = j.x + image * c.xn + p.group * j.icg * c.xc
+        g = j.g + (image * c.oc + p.group * j.ocg + p.o0) * j.positions
         r0 = 0
         while r0 < c.oh:
             rows = min(j.rows, c.oh - r0)
@@ -256,26 +323,40 @@ cdef void weight_piece(void *context, Py_ssize_t piece) noexcept nogil:
             while c0 < c.ow:
                 cols = min(j.cols, c.ow - c0)
                 for i in range(images):
-                    j.gemm.pack(g + i * c.oc * j.positions + r0 * c.ow + c0, 1, j.positions, rows * cols, n, j.gemm.nr, gp + i * j.g_image)
+                    j.gemm.pack(g + i * c.oc * j.positions + r0 * c.ow + c0, 1, j.positions, rows * cols, p.n, j.gemm.nr, gp + i * j.g_image)
                 flags = OM_WEIGHT_BEGIN if r0 == 0 and c0 == 0 else 0
                 if r0 + rows == c.oh and c0 + cols == c.ow:
-                    flags |= OM_WEIGHT_END | (OM_WEIGHT_STORE if image == 0 else 0) | (OM_WEIGHT_FINAL if image + images == c.n else 0)
+                    flags |= OM_WEIGHT_END | (OM_WEIGHT_STORE if image == 0 or j.apart != NULL else 0)
+                    flags |= OM_WEIGHT_FINAL if image + images == c.n and j.apart == NULL else 0
                 k = 0
-                while k < ks:
-                    kk = min(j.part, ks - k)
+                while k < p.ks:
+                    kk = min(j.part, p.ks - k)
                     for i in range(0 if j.form == DIRECT else images - 1, -1, -1):  # the first image last, since `at` shows its rows
-                        prepare(j, x + i * c.xn, k0 + k, k0 + k + kk, r0, c0, rows, cols, room + i * j.x_image, at)
-                    chunk(j, at, k, kk, ks, n, rows, cols, images, gp, chain, sum, flags)
+                        prepare(j, x + i * c.xn, p.k0 + k, p.k0 + k + kk, r0, c0, rows, cols, room + i * j.x_image, at)
+                    chunk(j, at, k, kk, p.ks, p.n, rows, cols, images, gp, chain, sum, flags)
                     k += kk
                 c0 += cols
             r0 += rows
         image += images
     k = 0
-    while k < n:
-        width = panel_width(j, n - k)
-        j.turn(sum + k * ks, 1, width, j.dw + (group * j.ocg + o0 + k) * j.k + k0, j.k, 1, min(n - k, width), ks)
-        k += width
+    while k < p.n and j.apart == NULL:
+        write_panel(j, &p, k, sum)
+        k += panel_width(j, p.n - k)
     give(gp)
+
+
+cdef void add_piece(void *context, Py_ssize_t piece) noexcept nogil:
+    """One panel of a part of dw: the images' gradients, added in order into the first one's."""
+    cdef const Job *j = <const Job *>context
+    cdef Py_ssize_t panels = parts_of(j.ocs, j.gemm.nr), col = piece % panels * j.gemm.nr, image
+    cdef Part p = part_of(j, piece // panels)
+    cdef float *sum = j.apart + piece // panels * j.c.n * j.sum_floats
+    if col >= p.n:
+        return
+    cdef float *to = sum + col * p.ks
+    for image in range(1, j.c.n):
+        j.add(to, to + image * j.sum_floats, to, p.ks * panel_width(j, p.n - col))
+    write_panel(j, &p, col, sum)
 
 
 cdef int conv_weight(int mode, const Conv *c, const float *x, const float *g, float *dw) noexcept nogil:
@@ -283,6 +364,7 @@ cdef int conv_weight(int mode, const Conv *c, const float *x, const float *g, fl
     cdef const om_table *table = table_of(mode)
     j.c, j.x, j.g, j.dw, j.failed = c[0], x, g, dw, 0
     j.gemm, j.frame, j.tile, j.turn = &table.gemm, <om_frame_fn *>table.row[FRAME], <om_weight_tile_fn *>table.row[TILE], <om_copy_fn *>table.row[TURN]
+    j.add = <om_map2_fn *>table.row[ADD]
     if c.groups == 0 or c.oc * (c.ic // c.groups) * c.kh * c.kw == 0:
         return 0
     if c.n * c.oh * c.ow == 0:
@@ -293,7 +375,16 @@ cdef int conv_weight(int mode, const Conv *c, const float *x, const float *g, fl
     if thin_fits(c, table.gemm.lanes):
         return thin_weight(mode, c, x, g, dw)
     plan(&j)
-    run(weight_piece, &j, c.groups * j.oc_parts * j.k_parts)
+    j.apart = NULL
+    if j.image_parts > 1:
+        j.apart = <float *>take(<size_t>(parts_of_dw(&j) * c.n * j.sum_floats) * sizeof(float))
+        if j.apart == NULL:
+            return -1
+    run(weight_piece, &j, parts_of_dw(&j) * j.image_parts)
+    if j.apart != NULL:
+        if not j.failed:
+            run(add_piece, &j, parts_of_dw(&j) * parts_of(j.ocs, j.gemm.nr))
+        give(j.apart)
     return j.failed
 
 
