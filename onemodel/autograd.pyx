@@ -330,6 +330,9 @@ cdef Tensor seed_of(Tensor y, object gradient, str op):
         raise TypeError(f"{op}: the gradient must be float32, got {seed.dtype}")
     if not same_shape(seed, y.rank, y.dims):
         raise ShapeError(f"{op}: expected a gradient of the output's shape {y.shape}, got {seed.shape}")
+    data_of(seed, op)
+    if seed.dense:
+        return seed     # only read: what the engine keeps or writes is `owned`, and this is the caller's too
     cdef Tensor copy = new_tensor(FLOAT32, y.rank, y.dims, False)
     copy_into(copy, seed, op)
     return copy
@@ -354,7 +357,7 @@ cdef int run_pass(_Pass walk, list outputs, list seeds, str op) except -1:
 def backward(Tensor y not None, gradient=None, retain_graph=False, create_graph=False):
     """Accumulate dy/dleaf into the `.grad` of every leaf that y was computed from.
 
-    y must require a gradient; `gradient` (y's shape, copied) may be left out for one element, where it is 1. Unless
+    y must require a gradient; `gradient` (y's shape, only read) may be left out for one element, where it is 1. Unless
     `retain_graph`, every record is released after it ran. Errors before any work: GraphReleasedError, ScopeClosedError,
     TensorVersionError (a saved tensor was changed in place), ShapeError.
     """

@@ -90,6 +90,16 @@ cdef void direct_rows(Job *j) noexcept nogil:
         j.mr = 4
 
 
+cdef Py_ssize_t shared(Py_ssize_t chunks, Py_ssize_t each, Py_ssize_t most, Py_ssize_t threads) noexcept nogil:
+    """So many chunks or a few more, that every thread gets the same number of the `each` times as many where they are few."""
+    cdef Py_ssize_t more
+    if chunks * each < PIECES_PER_THREAD * threads * 2:
+        for more in range(chunks, min(most, chunks + threads - 1) + 1):
+            if more * each % threads == 0:
+                return more
+    return chunks
+
+
 cdef void plan(Job *j) noexcept nogil:
     """Everything that the shape decides."""
     cdef const Conv *c = j.c
@@ -167,6 +177,8 @@ cdef void plan(Job *j) noexcept nogil:
     while j.apart and rq > 1 and j.rows * phases * j.fold * rq * tc > STAGE_FLOATS:
         rq = (rq + 1) // 2
     j.chunks_q = (j.nq + rq - 1) // rq
+    if threads > 1:
+        j.chunks_q = shared(j.chunks_q, (c.n + j.fold - 1) // j.fold * c.groups * j.chunks_t, j.nq, threads)
     tc = (j.nt + j.chunks_t - 1) // j.chunks_t
     rq = (j.nq + j.chunks_q - 1) // j.chunks_q
     item = work * j.fold * rq * tc

@@ -43,7 +43,7 @@ cdef enum:
     COLUMNS = 512               # of a chunk
     PHASES = 64                 # rows times columns of a strided gradient's phases
     MULTIPLIER = 8              # outputs of a channel
-    MADDS_PER_ELEMENT = 16      # as in gemm.pyx
+    MADDS_PER_ELEMENT = 4       # multiply-adds that take the time of one element of an element-wise kernel: a quarter of a product's
     MOST_PIECES = 64
     VECTOR = 16                 # at least the lanes of any instruction set
     BESIDE = 8                  # windows copied before the first is read: what was just stored in vectors cannot be loaded at other offsets at once
