@@ -172,6 +172,8 @@ cdef void plan(Job *j) noexcept nogil:
     if j.fold > 1:
         j.apart = True
     j.chunks_t = (j.nt + tc - 1) // tc
+    if threads > 1 and j.nq == 1:
+        j.chunks_t = shared(j.chunks_t, (c.n + j.fold - 1) // j.fold * c.groups, max(j.nt // j.g.nr, 1), threads)
     if (j.path == PANELS or j.path == GATHERED) and j.chunks_t > 1:
         j.apart = True
     while j.apart and rq > 1 and j.rows * phases * j.fold * rq * tc > STAGE_FLOATS:

@@ -51,6 +51,7 @@ cdef enum:
     PREPARING = 6               # time of preparing an element of x, of packing one of g, of adding one of an image's gradient, in multiply-adds
     PACKING = 10
     ADDING = 16
+    UNEVEN = 10                 # by how many percent threads differ in speed that have one piece each
 
 # How rows of the unfolded matrix are read: out of x itself, where no tap is outside; out of padded copies of its planes; unfolded, where
 # strides, dilation or kernels are so large that a plane would be mostly read in vain.
@@ -185,8 +186,8 @@ cdef inline double longest(Py_ssize_t pieces, Py_ssize_t threads) noexcept nogil
 cdef void cut_pieces(Job *j) noexcept nogil:
     """Parts of dw, or where these cost more or come out unequal, images too. Their gradients are then added in order, as one piece does it."""
     cdef const Conv *c = &j.c
-    cdef Py_ssize_t threads = thread_count(), chunks = parts_of(c.n, j.images), want
-    cdef double madds = <double>c.n * c.groups * j.positions * j.k * j.ocg, apart, together
+    cdef Py_ssize_t threads = thread_count(), chunks = parts_of(c.n, j.images), want, most, parts
+    cdef double madds = <double>c.n * c.groups * j.positions * j.k * j.ocg, apart, together = -1, cost
     j.image_parts = 1
     if threads == 1:
         cut_dw(j, 1)
@@ -195,8 +196,13 @@ cdef void cut_pieces(Job *j) noexcept nogil:
     apart = (1 + cut_dw(j, 1) + <double>ADDING / j.positions)
     j.image_parts = min(min(chunks, MOST_IMAGE_PARTS), parts_of(want, c.groups * j.oc_parts * j.k_parts))
     apart *= longest(c.groups * j.oc_parts * j.k_parts * j.image_parts, threads)
-    want = parts_of(min(want, PIECES_PER_THREAD * threads), c.groups)
-    together = (1 + cut_dw(j, want)) * longest(c.groups * j.oc_parts * j.k_parts, threads)
+    most = parts_of(min(want, PIECES_PER_THREAD * threads), c.groups)
+    want = 1
+    for parts in range(1, most + 1):
+        cost = (1 + cut_dw(j, parts)) * longest(c.groups * j.oc_parts * j.k_parts, threads) * (1 + <double>UNEVEN / 100 / parts)
+        if together < 0 or cost < together:
+            want, together = parts, cost
+    cut_dw(j, want)
     if apart < together and j.image_parts > 1 and c.n * c.groups * <double>j.k * j.ocg <= MOST_APART:
         cut_dw(j, 1)
     else:
