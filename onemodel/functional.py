@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onemodel.arguments import index_of
 from onemodel.autograd import grad
 from onemodel.making import zeros_like
 from onemodel.modes import enable_grad
@@ -22,8 +23,7 @@ def value_and_grad(fn: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0
     not require a gradient.
     """
     chosen = argnums if isinstance(argnums, tuple) else (argnums,)
-    if any(isinstance(n, bool) or not isinstance(n, int) for n in chosen):
-        raise TypeError(f"value_and_grad: argnums must be an int or a tuple of ints, got {argnums!r}")
+    chosen = tuple(index_of("value_and_grad", "argnums", n, "an integer or a tuple of them") for n in chosen)
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> tuple[Tensor, Any]:

@@ -124,7 +124,8 @@ def test_other_flags(what):
 SIZES = {
     "zeros: a size": lambda bad: om.zeros(2, bad), "reshape: a size": lambda bad: om.ones(6).reshape(2, bad), "expand: a size": lambda bad: om.ones(1).expand(2, bad),
     "randperm: n": om.randperm, "randint: high": lambda bad: om.randint(0, bad, (2,)), "manual_seed: seed": lambda bad: om.Generator().manual_seed(bad),
-    "DataLoader: batch_size": lambda bad: om.data.DataLoader([1], bad), "set_num_threads: n": om.set_num_threads, "StepLR: step_size":
+    "set_pool_limit: nbytes": lambda bad: om.set_pool_limit("None" if bad is None else bad), "value_and_grad: argnums":
+    lambda bad: om.value_and_grad(om.sum, [bad] if isinstance(bad, tuple) else bad), "DataLoader: batch_size": lambda bad: om.data.DataLoader([1], bad), "set_num_threads: n": om.set_num_threads, "StepLR: step_size":
     lambda bad: om.optim.lr_scheduler.StepLR(om.optim.SGD([om.ones(1)]), bad),
 }  # fmt: skip
 

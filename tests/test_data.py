@@ -162,3 +162,10 @@ def test_batches_take_no_memory_after_the_first():
     rows(loader)
     change = om.pool_stats() - before
     assert change.requests > 0 and change.native_allocations == 0 and change.outstanding_blocks == 0
+
+
+def test_a_state_that_is_no_dict_is_refused_with_the_loaders_name():
+    loader = DataLoader(ten(), 3)
+    for state in (None, [], "position", om.ones(2)):
+        with pytest.raises(ValueError, match=f"^DataLoader.load_state_dict: expected the keys position, .*, got {type(state).__name__}"):
+            loader.load_state_dict(state)

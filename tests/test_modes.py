@@ -148,7 +148,7 @@ def test_isa_blocks_of_threads_do_not_lose_each_other():
 
     def blocks(turn):
         try:
-            for i in range(3000):
+            for i in range(800):
                 with om.use_isa(om.available_isas()[(i + turn) % len(om.available_isas())]):
                     pass
         except Exception as error:

@@ -323,10 +323,10 @@ def test_a_huge_request_is_a_memory_error(nbytes):
 
 def test_wrong_arguments():
     for value in ("1", 1.5, True, [1]):
-        with pytest.raises(TypeError, match="set_pool_limit: expected an int or None"):
+        with pytest.raises(TypeError, match="set_pool_limit: nbytes must be an integer, or None for no limit"):
             pool.set_pool_limit(value)
     for value in (-1, 2**63):
-        with pytest.raises(ValueError, match="set_pool_limit: expected a number of bytes"):
+        with pytest.raises(ValueError, match="set_pool_limit: nbytes must be at least 0"):
             pool.set_pool_limit(value)
     with pytest.raises(OverflowError):
         pool.take_block(-1)

@@ -5,6 +5,8 @@ Knows nothing of tensors: a scope holds storages. Must not allocate Python objec
 cimport cython
 from libc.stdint cimport int64_t, uintptr_t
 
+from onemodel.arguments cimport LARGEST, integer
+
 from onemodel.errors import ScopeClosedError
 
 cdef extern from "blocks.h" nogil:
@@ -326,11 +328,7 @@ def set_pool_limit(nbytes):
     if nbytes is None:
         om_pool_set_limit(-1)
         return
-    if isinstance(nbytes, bool) or not isinstance(nbytes, int):
-        raise TypeError(f"set_pool_limit: expected an int or None, got {type(nbytes).__name__}")
-    if not 0 <= nbytes < 2**63:
-        raise ValueError(f"set_pool_limit: expected a number of bytes from 0 to 2**63 - 1, got {nbytes}; None removes the limit")
-    om_pool_set_limit(nbytes)
+    om_pool_set_limit(integer("set_pool_limit", "nbytes", nbytes, 0, LARGEST, "an integer, or None for no limit"))
 
 
 def set_pool_age(Py_ssize_t requests):
