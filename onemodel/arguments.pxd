@@ -7,7 +7,7 @@ cdef Py_ssize_t LARGEST     # of a Py_ssize_t
 cpdef object index_of(str op, str name, object value, str expected=*)
 cpdef Py_ssize_t integer(str op, str name, object value, Py_ssize_t least, Py_ssize_t most=*, str expected=*) except? -1
 cdef int read_integers(str op, str name, object value, int count, Py_ssize_t least, Py_ssize_t most, Py_ssize_t *out) except -1
-cpdef bint flag(str op, str name, object value) except? 0
+cpdef bint flag(str op, str name, object value) except -1
 
 
 # What almost every call gives, without a call: a Python int within its limits (anything else is least - 1, for a reader to look at), True or False.
@@ -21,5 +21,5 @@ cdef inline Py_ssize_t plain(object value, Py_ssize_t least, Py_ssize_t most) ex
     return least - 1
 
 
-cdef inline bint truth(str op, str name, object value) except? 0:
+cdef inline bint truth(str op, str name, object value) except -1:
     return value is True if value is True or value is False else flag(op, name, value)

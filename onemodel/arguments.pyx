@@ -74,7 +74,7 @@ def integers(str op, str name, value, int count, Py_ssize_t least, Py_ssize_t mo
     return tuple([out[i] for i in range(count)])
 
 
-cpdef bint flag(str op, str name, object value) except? 0:
+cpdef bint flag(str op, str name, object value) except -1:
     """TypeError unless it is a truth value: "no" would count as true. NumPy's bool is one, too."""
     if value is True:
         return True

@@ -98,18 +98,23 @@ cdef int update(int rule, const void *hyper, list params, list gradients, list b
 def sgd_ready(list params, dict state, bint remembers):
     """What a step of these parameters takes: parameters, gradients and, if it `remembers`, momentum buffers; first of those that have a buffer (or
     need none), then of those that get one. Changes nothing."""
-    cdef list old = [[], [], []], new = [[], [], []], lists
-    cdef Tensor p, g, buffer
+    cdef list old = [], old_gradients = [], buffers = [], new = [], new_gradients = [], fresh = []
+    cdef Tensor p, g, buffer = None
     for p in params:
         if p.gradient is None:
             continue
         g = gradient_of(p, "SGD")
-        buffer = buffer_of(state, p, "momentum_buffer", "SGD") if remembers else None
-        lists = new if remembers and buffer is None else old
-        lists[0].append(p)
-        lists[1].append(g)
-        lists[2].append(new_tensor(FLOAT32, p.rank, p.dims, False) if lists is new else buffer)
-    return old, new
+        if remembers:
+            buffer = buffer_of(state, p, "momentum_buffer", "SGD")
+        if buffer is not None or not remembers:
+            old.append(p)
+            old_gradients.append(g)
+            buffers.append(buffer)
+        else:
+            new.append(p)
+            new_gradients.append(g)
+            fresh.append(new_tensor(FLOAT32, p.rank, p.dims, False))
+    return (old, old_gradients, buffers), (new, new_gradients, fresh)
 
 
 def sgd_step(tuple ready, dict state, double lr, double momentum, double dampening, double weight_decay, bint nesterov, bint maximize):
@@ -117,12 +122,15 @@ def sgd_step(tuple ready, dict state, double lr, double momentum, double dampeni
     cdef om_sgd hyper
     hyper.lr, hyper.momentum, hyper.undamped, hyper.weight_decay = <float>lr, <float>momentum, <float>(1.0 - dampening), <float>weight_decay
     hyper.nesterov, hyper.maximize = nesterov, maximize
-    for first, lists in enumerate(ready):
-        if lists[0]:
+    cdef list params, gradients, buffers
+    for first in range(2):
+        params, gradients, buffers = <tuple>ready[first]
+        if params:
             hyper.first = first
-            update(SGD, &hyper, lists[0], lists[1], [lists[2] if momentum != 0.0 else None, None, None], "SGD")
-    for p, buffer in zip(ready[1][0], ready[1][2]):
-        state.setdefault(p, {})["momentum_buffer"] = buffer
+            update(SGD, &hyper, params, gradients, [buffers if momentum != 0.0 else None, None, None], "SGD")
+            if first:
+                for p, buffer in zip(params, buffers):
+                    state.setdefault(p, {})["momentum_buffer"] = buffer
 
 
 cdef double power(double base, Py_ssize_t n) noexcept:

@@ -418,13 +418,14 @@ static void hold_slack(void) {
 void *om_take(size_t nbytes) {
     if (nbytes > largest_request) return NULL;
     uint32_t class = class_up(nbytes);
+    int64_t size = (int64_t)class_size(class) + LINE; /* what it counts: see `counted` */
     lock_pool();
     if (++stats.requests >= next_ageing) {
         next_ageing = stats.requests + (age + 3) / 4;
         give_back(stats.requests - age);
     }
     chunk *c = NULL;
-    if ((int64_t)class_size(class) <= limit - stats.outstanding_bytes) {
+    if (size - LINE <= limit - stats.outstanding_bytes) {
         c = parked[class];
         if (c) {
             parked[class] = c->next;
@@ -434,9 +435,9 @@ void *om_take(size_t nbytes) {
     }
     if (c) {
         c->state = USED;
-        stats.cached_bytes -= (int64_t)counted(c);
+        stats.cached_bytes -= size;
         stats.outstanding_blocks++;
-        stats.outstanding_bytes += (int64_t)counted(c);
+        stats.outstanding_bytes += size;
         if (stats.peak_outstanding_bytes < stats.outstanding_bytes) stats.peak_outstanding_bytes = stats.outstanding_bytes;
         if (high_water < stats.outstanding_bytes) hold_slack();
     }
@@ -454,14 +455,15 @@ void om_give(void *block) {
         abort();
     }
     if (poison) fill_with_nan(block, c->size - LINE);
+    int64_t size = (int64_t)counted(c);
     lock_pool();
     c->state = PARKED;
     c->stamp = stats.requests;
     c->next = parked[c->class];
     parked[c->class] = c;
-    stats.cached_bytes += (int64_t)counted(c);
+    stats.cached_bytes += size;
     stats.outstanding_blocks--;
-    stats.outstanding_bytes -= (int64_t)counted(c);
+    stats.outstanding_bytes -= size;
     unlock_pool();
 }
 
