@@ -189,6 +189,20 @@ def test_threads_take_part(groups):
         assert time.monotonic() < end, "no gradient ran on more than one thread"
 
 
+@pytest.mark.parametrize("x,g,kernel,how", [((7, 3, 20, 20), (7, 32, 20, 20), (3, 3), {"padding": (1, 1)}),  # large images of a small dw
+                                            ((37, 3, 6, 6), (37, 20, 6, 6), (3, 3), {"padding": (1, 1)}),  # several images in a chunk
+                                            ((5, 4, 9, 9), (5, 40, 9, 9), (1, 1), {"groups": 2})])
+def test_images_apart(x, g, kernel, how):
+    """A dw that is too small to be cut: pieces are images, and their gradients are added in order."""
+    check(normal(1, *x), normal(2, *g), kernel, threads=(1, 2, 3, 8), **how)
+    check(special(3, *x), special(4, *g), kernel, threads=(2, 8), **how)
+    table.select_isa(PATHS[-1])
+    table.set_num_threads(2)
+    end = time.monotonic() + 20
+    while conv_weight._array_conv_weight(normal(1, *x), normal(2, *g), kernel, **how) is not None and table.last_threads() < 2:
+        assert time.monotonic() < end, "no gradient ran on more than one thread"
+
+
 def test_scratch_does_not_grow_with_the_batch():
     """Once warm, batches of any size take the blocks that are there."""
     table.set_num_threads(1)
