@@ -510,3 +510,18 @@ def test_layers_refuse_wrong_inputs_and_options():
     for call in (lambda: nn.GroupNorm(3, 4), lambda: nn.GroupNorm(0, 4), lambda: nn.LayerNorm(()), lambda: nn.RMSNorm(3, eps=-1.0)):
         with pytest.raises(ValueError):
             call()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_parameters_gradients_of_large_values_stay_in_range(isa):
+    """Eight rows together leave the range of a float32, all of them do not."""
+    table.select_isa(isa)
+    g = np.repeat(np.float32([[1e38], [-1e38]]), 8, axis=0) * np.ones((1, 37), np.float32)
+    found = []
+    for mode in ("fast", "exact"):
+        with om.arithmetic(mode):
+            x, gamma, beta = (om.tensor(a).requires_grad_() for a in (drawn((16, 37)), np.ones(37, np.float32), np.zeros(37, np.float32)))
+            om.layer_norm(x, (37,), gamma, beta).backward(om.tensor(g))
+            assert np.all(beta.grad.numpy() == 0), mode
+            found.append(gamma.grad.numpy())
+    assert np.allclose(*found, rtol=1e-4) and np.sum(np.isfinite(found[0])) > 10

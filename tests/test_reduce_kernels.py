@@ -320,3 +320,35 @@ def test_a_long_sum_on_threads_is_the_chain(kind):
                     table.set_num_threads(threads)
                     got = om.from_numpy(x).sum().numpy()
                 assert got.tobytes() == chain.tobytes(), f"{kind} {n} {isa} {threads} threads: {got!r}, the chain gives {chain!r}"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("mode", (FAST, EXACT))
+def test_sums_of_large_values_stay_in_range(isa, mode):
+    """Eight of them leave the range of a float32; what they sum to does not."""
+    table.select_isa(isa)
+    for shape in ((64, 300), (300, 64), (8, 3), (3000,), (20, 7, 31)):
+        x = np.full(shape, 3e38, np.float32)
+        x[tuple(slice(n // 2, n // 2 * 2) if i == 0 else slice(None) for i, n in enumerate(shape))] *= -1  # the second half cancels the first
+        for axis in range(len(shape)):
+            if axis == 0:
+                assert np.all(reduced(mode, "sum", x, (0,)) == 3e38 * (shape[0] % 2)), shape
+            means = reduced(mode, "mean", np.abs(x), (axis,))
+            assert np.allclose(means, 3e38, rtol=1e-6), (shape, axis)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_threads_looks_change_no_bit_of_a_growing_sum(isa):
+    """Sums that pass through many binades, up and down, in more windows than are looked at together."""
+    table.select_isa(isa)
+    table.set_smallest_piece(1)
+    rng = np.random.default_rng(3)
+    n = 400_001
+    squares = rng.uniform(-2, 2, n) ** 2
+    sets = {"squares": squares, "up_and_down": np.concatenate([squares[: n // 2], -squares[n // 2 :]]), "signed": rng.uniform(-1, 1, n),
+            "growing": squares * np.linspace(1e-9, 1e6, n) ** 2, "ties": rng.integers(0, 1 << 24, n) * 2.0 ** rng.integers(-40, -20, n)}
+    for name, x in sets.items():
+        data = with_low_bits(x.astype(np.float32))
+        for threads in (1, 2, 3, 8):
+            table.set_num_threads(threads)
+            assert reduced(EXACT, "sum", data, (0,)).view(np.uint32) == chain(data), (name, threads)

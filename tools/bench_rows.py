@@ -137,7 +137,25 @@ def plane_rows():
     return rows
 
 
-ROWS = (*product_rows(), *elementwise_rows(), *convolution_rows(), *plane_rows(), *recurrent_rows(), *sequence_rows(), *step_rows())
+def norm_and_loss_rows():
+    """What is sums above all, each way; layers of rows as wide as a model's, and losses of a decoder's outputs."""
+    planes, rows = (64, 32, 32, 32), (2048, 512)
+    layers = {"group_norm": (planes, lambda nn: nn.GroupNorm(8, 32)), "layer_norm": (rows, lambda nn: nn.LayerNorm(512)),
+              "rms_norm": (rows, lambda nn: nn.RMSNorm(512)), "batch_norm": (rows, lambda nn: nn.BatchNorm1d(512))}
+    losses = {"mse": "MSELoss", "l1": "L1Loss", "huber": "HuberLoss"}
+    found = []
+    for name, (shape, layer) in layers.items():
+        for way, build in there_and_back(lambda lib, layer=layer: layer(lib.libraries()[1]), (values(1, *shape),)):
+            found.append(Row(f"{name} {'x'.join(map(str, shape))} {way}", build, 1.0, 1.0))
+    for name, loss in losses.items():
+        inputs = values(1, 8, 16, 128, 128), values(2, 8, 16, 128, 128)
+        for way, build in there_and_back(lambda lib, loss=loss: getattr(lib.libraries()[1], loss)(), inputs):
+            found.append(Row(f"{name}_loss 8x16x128x128 {way}", build, 1.0, 1.0))
+    return found
+
+
+ROWS = (*product_rows(), *elementwise_rows(), *convolution_rows(), *plane_rows(), *norm_and_loss_rows(),
+        *recurrent_rows(), *sequence_rows(), *step_rows())
 
 
 # what the rows of a mean have in common -> (their names, the least geometric mean)

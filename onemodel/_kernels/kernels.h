@@ -25,11 +25,17 @@ typedef void om_copy_fn(const void *src, ptrdiff_t src_row, ptrdiff_t src_col, v
 typedef void om_cast_fn(const void *src, ptrdiff_t stride, void *dst, ptrdiff_t n);
 /* Reductions of the block x[r * stride + c]; acc has one running state per row or per column, and elements join it in order. */
 typedef void om_sum_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *acc);
-/* One long sum whose windows of OM_SUM_WINDOW elements threads look at beforehand: found has two doubles for each; joined walks the chain
- * with their help and returns how many windows it did not have to read again. */
-enum { OM_SUM_WINDOW = 1024 };
-typedef void om_windows_fn(const float *x, ptrdiff_t windows, double *found);
-typedef ptrdiff_t om_joined_fn(const float *x, ptrdiff_t windows, const double *found, double *acc);
+/* One long sum, whose windows of OM_SUM_WINDOW elements threads look at beforehand in one of three ways: whether all partial sums are exact, from a
+ * rough or a close bound of them, or, where they are around multiples of a spacing of doubles, how many steps of it a window adds to an even and to
+ * an odd one, with the roundings of the chain. joined adds windows to acc as long as that provably gives the bits of the chain, and returns how many. */
+enum { OM_SUM_WINDOW = 1024, OM_WIDE = 0, OM_BINADE, OM_NARROW, OM_SUM_WAYS };
+typedef struct om_window {
+    double sum, low, high; /* all partial sums of the window are within [low, high] */
+    int64_t steps[2];
+    uint32_t least;        /* the least bits of |x| above 0 */
+} om_window;
+typedef void om_windows_fn(const float *x, ptrdiff_t windows, int way, double spacing, om_window *found);
+typedef ptrdiff_t om_joined_fn(const om_window *found, ptrdiff_t windows, int way, double spacing, double *acc);
 typedef void om_extremum_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, float *acc);
 typedef void om_arg_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, int64_t *index);
 /* out[i * stride] = (float)(acc[i] / divisor) */

@@ -62,6 +62,9 @@ static inline vf vf_even(vf a, vf b) { return pairs_0213(_mm256_shuffle_ps(a, b,
 static inline vf vf_odd(vf a, vf b) { return pairs_0213(_mm256_shuffle_ps(a, b, 0xDD)); }
 static inline vf vf_zip_lo(vf a, vf b) { return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20); }
 static inline vf vf_zip_hi(vf a, vf b) { return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31); }
+static inline vf vf_quads(const float *a, const float *b) { return (void)b, vf_load(a); }
+static inline vf vf_quad_lo(vf a, vf b) { return _mm256_unpacklo_ps(a, b); }
+static inline vf vf_quad_hi(vf a, vf b) { return _mm256_unpackhi_ps(a, b); }
 static inline vf vf_lookup(const float *table, vi i) {
     vf low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), i), high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), i);
     return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(i, 28)));

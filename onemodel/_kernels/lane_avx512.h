@@ -66,6 +66,12 @@ static inline vf vf_zip_lo(vf a, vf b) {
 static inline vf vf_zip_hi(vf a, vf b) {
     return _mm512_permutex2var_ps(a, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), b);
 }
+static inline vf vf_quads(const float *a, const float *b) {
+    vf v = _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(a)), _mm256_loadu_ps(b), 1);
+    return _mm512_shuffle_f32x4(v, v, 0xD8);
+}
+static inline vf vf_quad_lo(vf a, vf b) { return _mm512_unpacklo_ps(a, b); }
+static inline vf vf_quad_hi(vf a, vf b) { return _mm512_unpackhi_ps(a, b); }
 static inline vf vf_lookup(const float *table, vi i) { return _mm512_permutexvar_ps(i, _mm512_loadu_ps(table)); }
 
 static inline vd vd_lo(vf a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }

@@ -67,6 +67,9 @@ static inline vf vf_even(vf a, vf b) { return vuzp1q_f32(a, b); }
 static inline vf vf_odd(vf a, vf b) { return vuzp2q_f32(a, b); }
 static inline vf vf_zip_lo(vf a, vf b) { return vzip1q_f32(a, b); }
 static inline vf vf_zip_hi(vf a, vf b) { return vzip2q_f32(a, b); }
+static inline vf vf_quads(const float *a, const float *b) { return (void)b, vf_load(a); }
+static inline vf vf_quad_lo(vf a, vf b) { return vf_zip_lo(a, b); }
+static inline vf vf_quad_hi(vf a, vf b) { return vf_zip_hi(a, b); }
 static inline vf vf_lookup(const float *table, vi i) {
     /* sixty-four bytes: entry j has bytes 4 j to 4 j + 3 */
     vi at = vmlaq_s32(vdupq_n_s32(0x03020100), vandq_s32(i, vdupq_n_s32(15)), vdupq_n_s32(0x04040404));

@@ -9,6 +9,7 @@
  *   vf_scale: stands in lane_math.h, except where it is one instruction.
  *   HAS_FMA: vf_fma is one instruction. vf_lookup: entry i mod 16 of a table of sixteen.
  *   vf_even, vf_odd: every second lane of a, then of b. vf_zip_lo, vf_zip_hi: a0 b0 a1 b1 ..., first and second half; they undo those two.
+ *   vf_quads: of sixteen lanes, the fours at a, b, a + 4, b + 4; else the vector at a. vf_quad_lo, vf_quad_hi: the zip within each four.
  *   vf_bits and vi_bits reinterpret; vi_round rounds to nearest even, |a| < 2^31; vi_shr and vd_shr shift zeros in, k is a constant; vd_widen reads
  *   VD_LANES floats;
  *   vd_and, vd_xor, vd_shl, vd_shr and vd_iadd (64-bit integer sum) work on the bits of doubles. */
@@ -82,6 +83,9 @@ static inline vf vf_even(vf a, vf b) { return (void)b, a; }
 static inline vf vf_odd(vf a, vf b) { return (void)a, b; }
 static inline vf vf_zip_lo(vf a, vf b) { return (void)b, a; }
 static inline vf vf_zip_hi(vf a, vf b) { return (void)a, b; }
+static inline vf vf_quads(const float *a, const float *b) { return (void)b, vf_load(a); }
+static inline vf vf_quad_lo(vf a, vf b) { return vf_zip_lo(a, b); }
+static inline vf vf_quad_hi(vf a, vf b) { return vf_zip_hi(a, b); }
 #if defined(__x86_64__)
 static inline vf vf_sqrt(vf a) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(a))); }
 static inline vi vi_round(vf a) { return _mm_cvtss_si32(_mm_set_ss(a)); }

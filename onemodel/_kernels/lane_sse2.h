@@ -70,6 +70,9 @@ static inline vf vf_even(vf a, vf b) { return _mm_shuffle_ps(a, b, 0x88); }
 static inline vf vf_odd(vf a, vf b) { return _mm_shuffle_ps(a, b, 0xDD); }
 static inline vf vf_zip_lo(vf a, vf b) { return _mm_unpacklo_ps(a, b); }
 static inline vf vf_zip_hi(vf a, vf b) { return _mm_unpackhi_ps(a, b); }
+static inline vf vf_quads(const float *a, const float *b) { return (void)b, vf_load(a); }
+static inline vf vf_quad_lo(vf a, vf b) { return vf_zip_lo(a, b); }
+static inline vf vf_quad_hi(vf a, vf b) { return vf_zip_hi(a, b); }
 static inline vf vf_lookup(const float *table, vi i) {
     int32_t at[4];
     _mm_storeu_si128((__m128i *)at, _mm_and_si128(i, _mm_set1_epi32(15)));

@@ -6,10 +6,10 @@ from libc.string cimport memset
 from onemodel._kernels.copy cimport array_layout
 from onemodel._kernels.elementwise cimport MAX_DIMS, Operand, gather
 from onemodel._kernels.pieces cimport begin, cut, run
-from onemodel._kernels.reduce cimport MEAN as REDUCE_MEAN, SUM as REDUCE_SUM, reduce, sum_all
+from onemodel._kernels.reduce cimport MEAN as REDUCE_MEAN, SUM as REDUCE_SUM, reduce, sum_all, sum_made
 from onemodel._kernels.softmax cimport cross_entropy_rows_bwd, softmax_stats
-from onemodel._kernels.table cimport (EXACT, om_nll_pick_fn, om_nll_scale_fn, om_nll_scatter_fn, om_round_fn, om_table, om_targets, row_index,
-                                      table_of, thread_count)
+from onemodel._kernels.table cimport (EXACT, OM_SUM_WINDOW, om_nll_pick_fn, om_nll_scale_fn, om_nll_scatter_fn, om_round_fn, om_table,
+                                      om_targets, row_index, table_of)
 from onemodel._pool.pool cimport give, take
 
 cdef Py_ssize_t PICK = row_index("nll_pick", "nll_pick")
@@ -23,7 +23,7 @@ cdef extern from "kernels.h" nogil:
                                   float *da, float *db, Py_ssize_t n) noexcept nogil
 
 cdef enum:
-    BLOCK = 1024        # elements gathered and summed at a time: what they need stays in any first-level cache
+    BLOCK = OM_SUM_WINDOW   # elements gathered and summed at a time: what they need stays in any first-level cache
 
 cdef Py_ssize_t[5] ERRORS
 cdef Py_ssize_t[5] ERRORS_BWD
@@ -164,23 +164,28 @@ cdef const float *block_of(const ErrorJob *job, int i, Py_ssize_t start, Py_ssiz
     return buffer
 
 
-cdef void error_piece(void *context, Py_ssize_t p) noexcept nogil:
+cdef const float *errors_of(void *context, Py_ssize_t at, Py_ssize_t n, float *errors) noexcept nogil:
     cdef ErrorJob *job = <ErrorJob *> context
     cdef float[4][BLOCK] buffers
-    cdef float[BLOCK] errors
     cdef const float *x[4]
-    cdef float *y
+    cdef int i
+    for i in range(4):
+        x[i] = block_of(job, i, at, n, buffers[i])
+    job.kernel(x[0], x[1], x[2], x[3], job.delta, errors, n)
+    return errors
+
+
+cdef void error_piece(void *context, Py_ssize_t p) noexcept nogil:
+    cdef ErrorJob *job = <ErrorJob *> context
+    cdef float[BLOCK] errors
     cdef double total = 0.0
     cdef Py_ssize_t at = begin(job.n, job.pieces, p), end = begin(job.n, job.pieces, p + 1), n
-    cdef int i
     while at < end:
         n = BLOCK if end - at > BLOCK else end - at
-        for i in range(4):
-            x[i] = block_of(job, i, at, n, buffers[i])
-        y = &errors[0] if job.out == NULL else job.out + at
-        job.kernel(x[0], x[1], x[2], x[3], job.delta, y, n)
         if job.out == NULL:
-            total = sum_all(job.mode, total, y, n)
+            total = sum_all(job.mode, total, errors_of(job, at, n, errors), n)
+        else:
+            errors_of(job, at, n, job.out + at)
         at += n
     job.sums[p] = total
 
@@ -222,27 +227,17 @@ cdef int error_loss(int mode, int kind, int rank, const Py_ssize_t *dims, const 
     cdef ErrorJob job
     cdef Py_ssize_t step = 1, p
     cdef double total = 0.0
-    cdef int status, op = REDUCE_MEAN if reduction == MEAN else REDUCE_SUM
     error_job(&job, mode, kind, rank, dims, operands, delta)
     job.out = out if reduction == NONE else NULL
     if job.n == 0:
-        return 0 if reduction == NONE else reduce(mode, op, 1, &job.n, &step, NULL, 1, out)
+        return 0 if reduction == NONE else reduce(mode, REDUCE_MEAN if reduction == MEAN else REDUCE_SUM, 1, &job.n, &step, NULL, 1, out)
     if reduction != NONE and mode == EXACT and job.pieces > 1:
-        # The sum is one chain: of one piece, or over errors that several threads have written.
-        if thread_count() == 1:
-            job.pieces = 1
-        else:
-            job.out = <float *> take(job.n * sizeof(float))
-            if job.out == NULL:
-                return -1
-            run(error_piece, &job, job.pieces)
-            status = reduce(mode, op, 1, &job.n, &step, job.out, 1, out)
-            give(job.out)
-            return status
-    run(error_piece, &job, job.pieces)
-    if reduction != NONE:
-        for p in range(job.pieces):
+        total = sum_made(errors_of, &job, job.n)
+    else:
+        run(error_piece, &job, job.pieces)
+        for p in range(job.pieces if reduction != NONE else 0):
             total += job.sums[p]
+    if reduction != NONE:
         (<om_round_fn *> table_of(mode).row[ROUND_SUMS])(&total, <double> job.n if reduction == MEAN else 1.0, out, 1, 1)
     return 0
 

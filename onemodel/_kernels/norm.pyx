@@ -60,9 +60,16 @@ cdef Py_ssize_t SPREAD = row_index("norm_spread", "norm_spread")
 cdef Py_ssize_t FOLD = row_index("norm_fold", "norm_fold")
 
 cdef enum:
-    SIDE = 8        # rows whose chains run beside each other
+    SIDE = 8        # rows whose chains run beside each other, twice as many where that leaves no thread without work
+    PASSES = 4      # what an element takes, in element-wise operations
     COLUMNS = 64    # most columns at once: their running sums stay in the first cache
     NEAR = 16384    # elements that may be gone over several times and still lie in the second cache
+
+
+# Elements that are gone over several times make more pieces where there are few, so that threads share small layers too.
+cdef inline Py_ssize_t cut_passes(Py_ssize_t elements, Py_ssize_t most) noexcept nogil:
+    cdef Py_ssize_t pieces = cut(PASSES * elements, most if most < PASSES else PASSES)
+    return pieces if pieces < PASSES or cut(elements, most) < PASSES else cut(elements, most)
 
 
 # ---- batch norm: pieces are channels ----
@@ -89,14 +96,14 @@ cdef void plan(Batch *job, int mode, Py_ssize_t n, Py_ssize_t c, Py_ssize_t p, c
     memset(job, 0, sizeof(Batch))
     job.table, job.n, job.c, job.p, job.x, job.image, job.channel = table_of(mode), n, c, p, x, image, channel
     job.s.gamma, job.s.beta = gamma, beta
-    job.block = SIDE
+    job.block = 2 * SIDE if c >= 2 * SIDE * thread_count() else SIDE
     job.columns = p == 1 and channel == 1
     if job.columns:
         job.block = COLUMNS
         while job.block > SIDE and (c + job.block - 1) // job.block < 4:
             job.block //= 2
     job.units = (c + job.block - 1) // job.block
-    job.pieces = cut(n * c * p, job.units)
+    job.pieces = cut_passes(n * c * p, job.units)
 
 
 cdef inline om_norm shifted(const om_norm *s, Py_ssize_t by) noexcept nogil:
@@ -276,7 +283,7 @@ cdef int layer_norm(int mode, Py_ssize_t rows, Py_ssize_t cols, const float *x, 
     job.norm.gamma, job.norm.beta, job.norm.eps, job.norm.centred = gamma, beta, eps, centred
     job.y, job.mean, job.rstd = y, mean, rstd
     job.blocks = (rows + SIDE - 1) // SIDE
-    job.pieces = cut(rows * cols, job.blocks)
+    job.pieces = cut_passes(rows * cols, job.blocks)
     run(layer_piece, &job, job.pieces)
     return 0
 
@@ -297,7 +304,7 @@ cdef void layer_rows_piece(void *context, Py_ssize_t piece) noexcept nogil:
 
 cdef void layer_columns_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef Layer *job = <Layer *> context
-    cdef Py_ssize_t first = begin(job.blocks, job.pieces, piece) * SIDE, end = begin(job.blocks, job.pieces, piece + 1) * SIDE
+    cdef Py_ssize_t first = begin(job.blocks, job.pieces, piece) * COLUMNS, end = begin(job.blocks, job.pieces, piece + 1) * COLUMNS
     if end > job.cols:
         end = job.cols
     layer_bwd(job, 0, job.rows, first, end - first, NULL, job.dgamma + first, job.dbeta + first)
@@ -318,7 +325,7 @@ cdef int layer_norm_bwd(int mode, Py_ssize_t rows, Py_ssize_t cols, const float 
         job.dbeta = job.dgamma + cols
         memset(job.dgamma, 0, 2 * cols * sizeof(double))
     job.blocks = (rows + SIDE - 1) // SIDE
-    job.pieces = cut(rows * cols, job.blocks)
+    job.pieces = cut_passes(rows * cols, job.blocks)
     if job.pieces == 1 or thread_count() == 1:  # one pass for all three gradients; the bits are the same
         old = om_fp_enter()
         layer_bwd(&job, 0, rows, 0, cols, dx, job.dgamma, job.dbeta)
@@ -327,8 +334,8 @@ cdef int layer_norm_bwd(int mode, Py_ssize_t rows, Py_ssize_t cols, const float 
         if dx != NULL:
             run(layer_rows_piece, &job, job.pieces)
         if job.dgamma != NULL:
-            job.blocks = (cols + SIDE - 1) // SIDE
-            job.pieces = cut(rows * cols, job.blocks)
+            job.blocks = (cols + COLUMNS - 1) // COLUMNS
+            job.pieces = cut_passes(rows * cols, job.blocks)
             run(layer_columns_piece, &job, job.pieces)
     if dgamma != NULL:
         (<om_round_fn *> job.table.row[ROUND_SUMS])(job.dgamma, 1.0, dgamma, 1, cols)
@@ -395,7 +402,7 @@ cdef int group_norm(int mode, Py_ssize_t n, Py_ssize_t c, Py_ssize_t p, Py_ssize
     if job.spread == NULL:
         return -1
     job.units = (n * groups + SIDE - 1) // SIDE
-    job.pieces = cut(n * c * p, job.units)
+    job.pieces = cut_passes(n * c * p, job.units)
     run(group_piece, &job, job.pieces)
     give(job.spread)
     return 0
@@ -446,7 +453,7 @@ cdef int group_norm_bwd(int mode, Py_ssize_t n, Py_ssize_t c, Py_ssize_t p, Py_s
     while job.block < c and (job.block < SIDE or 2 * job.block * p <= NEAR):
         job.block += job.each
     job.units = n * ((c + job.block - 1) // job.block)
-    job.pieces = cut(n * c * p, job.units)
+    job.pieces = cut_passes(n * c * p, job.units)
     run(group_bwd_piece, &job, job.pieces)
     if dgamma != NULL:
         (<om_norm_fold_fn *> job.table.row[FOLD])(job.sums + n * c, c, n, c, dgamma)

@@ -5,27 +5,6 @@
 
 enum { NORM_SQUARES, NORM_SUMS, NORM_SCALED_SUMS, NORM_LONG = 64 };
 
-/* Four neighbours of each of four rows; t[c] and u[c] are what their column c adds. NORM_SQUARES: (x - mean)^2. Else g and g * x^, where g
- * is first multiplied by gamma for NORM_SCALED_SUMS. */
-OM_INLINE void norm_four(const int what, const float *const x[4], const float *const g[4], ptrdiff_t c, const f4 mean[4], const f4 rstd[4], f4 gamma,
-                         d4 t[4], d4 u[4]) {
-    d4 v[4], w[4];
-    OM_UNROLL for (int r = 0; r < 4; r++) {
-        f4 d = load_f4(x[r] + c) - mean[r];
-        if (what == NORM_SQUARES) {
-            w[r] = widen_4(d);
-            v[r] = w[r] * w[r];
-        } else {
-            f4 e = load_f4(g[r] + c);
-            if (what == NORM_SCALED_SUMS) e = e * gamma;
-            v[r] = widen_4(e);
-            w[r] = v[r] * widen_4(d * rstd[r]);
-        }
-    }
-    transpose_4x4(v, t);
-    if (what != NORM_SQUARES) transpose_4x4(w, u);
-}
-
 /* One element of one row. */
 OM_INLINE void norm_one(const int what, float x, float g, float mean, float rstd, float gamma, double *a, double *b) {
     float d = x - mean;
@@ -38,49 +17,86 @@ OM_INLINE void norm_one(const int what, float x, float g, float mean, float rstd
     }
 }
 
-/* Chains of `side` rows beside each other, 4 or 8. Where there are fewer rows the last one fills up, and its copies are thrown away. */
-OM_INLINE void norm_chains(const int what, const int side, const float *x, ptrdiff_t xs, const float *g, ptrdiff_t gs, ptrdiff_t rows, ptrdiff_t cols,
-                           const float *mean, const float *rstd, const float *gamma, double *acc_a, double *acc_b) {
-    const float *xr[8], *gr[8];
-    f4 m[8], s[8], scale = {1.0f, 1.0f, 1.0f, 1.0f};
-    double a8[8] = {0.0}, b8[8] = {0.0};
-    for (ptrdiff_t r = 0; r < side; r++) {
-        ptrdiff_t k = r < rows ? r : rows - 1;
-        xr[r] = x + k * xs;
-        gr[r] = g + k * gs;
-        m[r] = (f4){mean[k], mean[k], mean[k], mean[k]};
-        s[r] = (f4){rstd[k], rstd[k], rstd[k], rstd[k]};
-        a8[r] = acc_a[k];
-        if (what != NORM_SQUARES) b8[r] = acc_b[k];
+/* A side's rows, and what each of them has one of: the mean and rstd of a turn's rows stand as often as its vectors need them. */
+typedef struct norm_side {
+    const float *x[MOST_SIDE], *g[MOST_SIDE];
+    float mean[2 * MOST_SIDE], rstd[2 * MOST_SIDE];
+    double a[MOST_SIDE], b[MOST_SIDE];
+} norm_side;
+
+/* The rows of one turn in its columns from c on: (x - mean)^2, or g and g * x^, where g is first multiplied by gamma for NORM_SCALED_SUMS. */
+OM_INLINE void norm_turn(const int what, const float *const *x, const float *const *g, ptrdiff_t c, vf mean, vf rstd, const float *gamma, vd *a, vd *b) {
+    vf d[4], e[4];
+    turn_rows(x, c, d);
+    OM_UNROLL for (int k = 0; k < 4; k++) d[k] = vf_sub(d[k], mean);
+    if (what != NORM_SQUARES) {
+        OM_UNROLL for (int k = 0; k < 4; k++) {
+            d[k] = vf_mul(d[k], rstd);
+            e[k] = vf_quads(g[k] + c, g[TURN_ROWS - 4 + k] + c);
+            if (what == NORM_SCALED_SUMS) e[k] = vf_mul(e[k], vf_quads(gamma + c, gamma + c));
+        }
+        turn_fours(e);
     }
-    d4 a0 = load_d4(a8), a1 = load_d4(a8 + 4), b0 = load_d4(b8), b1 = load_d4(b8 + 4), t[4], u[4];
+    OM_UNROLL for (int i = 0; i < TURN_COLS; i++)
+        OM_UNROLL for (int part = 0; part < TURN_PARTS; part++) {
+            vd v = turned(d, i, part);
+            if (what == NORM_SQUARES) {
+                a[part] = vd_add(a[part], vd_mul(v, v));
+            } else {
+                vd w = turned(e, i, part);
+                a[part] = vd_add(a[part], w);
+                b[part] = vd_add(b[part], vd_mul(w, v));
+            }
+        }
+}
+
+OM_INLINE void norm_turns(const int what, const int turns, norm_side *side, ptrdiff_t rows, ptrdiff_t cols, const float *gamma) {
+    vd a[MOST_SIDE / VD_LANES], b[MOST_SIDE / VD_LANES];
     ptrdiff_t c = 0;
-    /* A line of the cache at a time: rows a power of two apart share places there, and what the first four rows need just fits. */
-    while (c + 4 <= cols) {
-        const ptrdiff_t end = c + 16 <= cols ? c + 16 : c + 4;
-        for (ptrdiff_t at = c; at < end; at += 4) {
-            if (what == NORM_SCALED_SUMS) scale = load_f4(gamma + at);
-            norm_four(what, xr, gr, at, m, s, scale, t, u);
-            a0 = a0 + t[0] + t[1] + t[2] + t[3];
-            if (what != NORM_SQUARES) b0 = b0 + u[0] + u[1] + u[2] + u[3];
+    if (LANES > 1) {
+        OM_UNROLL for (int k = 0; k < turns * TURN_PARTS; k++) {
+            a[k] = vd_load(side->a + k * VD_LANES);
+            b[k] = vd_load(side->b + k * VD_LANES);
         }
-        for (ptrdiff_t at = c; side == 8 && at < end; at += 4) {
-            if (what == NORM_SCALED_SUMS) scale = load_f4(gamma + at);
-            norm_four(what, xr + 4, gr + 4, at, m + 4, s + 4, scale, t, u);
-            a1 = a1 + t[0] + t[1] + t[2] + t[3];
-            if (what != NORM_SQUARES) b1 = b1 + u[0] + u[1] + u[2] + u[3];
+        while (c + TURN_COLS <= cols) {
+            const ptrdiff_t end = c + LINE_FLOATS <= cols ? c + LINE_FLOATS : c + TURN_COLS;
+            OM_UNROLL for (int k = 0; k < turns; k++) {
+                const vf mean = vf_load(side->mean + 2 * k * TURN_ROWS), rstd = vf_load(side->rstd + 2 * k * TURN_ROWS);
+                for (ptrdiff_t at = c; at < end; at += TURN_COLS)
+                    norm_turn(what, side->x + k * TURN_ROWS, side->g + k * TURN_ROWS, at, mean, rstd, gamma, a + k * TURN_PARTS, b + k * TURN_PARTS);
+            }
+            c = end;
         }
-        c = end;
+        OM_UNROLL for (int k = 0; k < turns * TURN_PARTS; k++) {
+            vd_store(side->a + k * VD_LANES, a[k]);
+            vd_store(side->b + k * VD_LANES, b[k]);
+        }
     }
-    *(d4_any *)a8 = a0;
-    *(d4_any *)(a8 + 4) = a1;
-    *(d4_any *)b8 = b0;
-    *(d4_any *)(b8 + 4) = b1;
     for (; c < cols; c++)
-        for (ptrdiff_t r = 0; r < rows; r++)
-            norm_one(what, xr[r][c], gr[r][c], m[r][0], s[r][0], what == NORM_SCALED_SUMS ? gamma[c] : 1.0f, a8 + r, b8 + r);
-    memcpy(acc_a, a8, (size_t)rows * sizeof *acc_a);
-    if (what != NORM_SQUARES) memcpy(acc_b, b8, (size_t)rows * sizeof *acc_b);
+        for (ptrdiff_t r = 0; r < rows; r++) {
+            const ptrdiff_t at = r / TURN_ROWS * 2 * TURN_ROWS + r % TURN_ROWS;
+            norm_one(what, side->x[r][c], side->g[r][c], side->mean[at], side->rstd[at], what == NORM_SCALED_SUMS ? gamma[c] : 1.0f, side->a + r, side->b + r);
+        }
+}
+
+/* Chains of rows beside each other. Where there are fewer rows than lanes the last one fills up, and its copies are thrown away. */
+OM_INLINE void norm_beside(const int what, const float *x, ptrdiff_t xs, const float *g, ptrdiff_t gs, ptrdiff_t rows, ptrdiff_t cols,
+                           const float *mean, const float *rstd, const float *gamma, double *acc_a, double *acc_b) {
+    norm_side side;
+    for (ptrdiff_t r = 0; r < MOST_SIDE; r++) {
+        const ptrdiff_t k = r < rows ? r : rows - 1, at = r / TURN_ROWS * 2 * TURN_ROWS + r % TURN_ROWS;
+        side.x[r] = x + k * xs;
+        side.g[r] = g + k * gs;
+        side.mean[at] = side.mean[at + TURN_ROWS] = mean[k];
+        side.rstd[at] = side.rstd[at + TURN_ROWS] = rstd[k];
+        side.a[r] = acc_a[k];
+        side.b[r] = acc_b[k];
+    }
+#define OM_CALL(turns) norm_turns(what, turns, &side, rows, cols, gamma)
+    OM_TURNS(rows, OM_CALL);
+#undef OM_CALL
+    memcpy(acc_a, side.a, (size_t)rows * sizeof *acc_a);
+    if (what != NORM_SQUARES) memcpy(acc_b, side.b, (size_t)rows * sizeof *acc_b);
 }
 
 OM_INLINE double norm_lanes(vw v) { return sum_lanes(v.lo) + (VW_SECOND ? sum_lanes(v.hi) : 0.0); }
@@ -130,14 +146,11 @@ OM_INLINE void norm_chain(const int what, const float *x, const float *g, ptrdif
 OM_INLINE void norm_rows(const int what, const float *x, ptrdiff_t xs, const float *g, ptrdiff_t gs, ptrdiff_t rows, ptrdiff_t cols,
                          const float *mean, const float *rstd, const float *gamma, double *a, double *b) {
     ptrdiff_t r = 0;
-    if (OM_EXACT || cols < NORM_LONG) {
-        for (; rows - r > 4; r += 8)
-            norm_chains(what, 8, x + r * xs, xs, g + r * gs, gs, rows - r < 8 ? rows - r : 8, cols, mean + r, rstd + r, gamma, a + r, b + r);
-        if (rows - r > 1) {
-            norm_chains(what, 4, x + r * xs, xs, g + r * gs, gs, rows - r, cols, mean + r, rstd + r, gamma, a + r, b + r);
-            return;
+    if (OM_EXACT || cols < NORM_LONG)
+        for (; rows - r > 1; r += MOST_SIDE) {
+            const ptrdiff_t side = rows - r < MOST_SIDE ? rows - r : MOST_SIDE;
+            norm_beside(what, x + r * xs, xs, g + r * gs, gs, side, cols, mean + r, rstd + r, gamma, a + r, b + r);
         }
-    }
     for (; r < rows; r++) norm_chain(what, x + r * xs, g + r * gs, cols, mean[r], rstd[r], gamma, a + r, b + r);
 }
 
@@ -261,7 +274,17 @@ OM_INLINE void layer_lanes(const int V, const int has_dx, const int has_sums, co
                 else vf_store_tail(dx + r * ds, e, n);
             }
         }
-    OM_UNROLL for (int v = 0; has_sums && !OM_EXACT && v < V; v++) {
+    for (int v = 0; has_sums && !OM_EXACT && v < V; v++) {
+        if (vm_any(vf_unord(vf_sub(few_b[v], few_b[v]), vf_sub(few_g[v], few_g[v])))) { /* out of a float's range: again, in doubles */
+            for (ptrdiff_t r = 0; r < rows; r++) {
+                const float *const xr = x + (r - rows) * xs + v * LANES, *const gr = g + (r - rows) * gs + v * LANES;
+                const vf h = vf_mul(vf_sub(n == LANES ? vf_load(xr) : vf_load_tail(xr, n), vf_set(mean[r])), vf_set(rstd[r]));
+                const vw e = vw_from_vf(n == LANES ? vf_load(gr) : vf_load_tail(gr, n));
+                sb[v] = vw_add(sb[v], e);
+                sg[v] = vw_add(sg[v], vw_mul(e, vw_from_vf(h)));
+            }
+            continue;
+        }
         sb[v] = vw_add(sb[v], vw_from_vf(few_b[v]));
         sg[v] = vw_add(sg[v], vw_from_vf(few_g[v]));
     }

@@ -9,8 +9,8 @@
 #define OM_REDUCE(ROW) \
     ROW(sum, sum_rows, "acc[r] += every element of row r, in order") \
     ROW(sum, sum_columns, "acc[c] += every element of column c, in order") \
-    ROW(windows, sum_windows, "found[w] = sum in lanes and range of |x| of window w, for sum_joined") \
-    ROW(joined, sum_joined, "acc += every element, in order, with the windows that sum_windows found") \
+    ROW(windows, sum_windows, "found[w] = what window w adds to a sum, for sum_joined") \
+    ROW(joined, sum_joined, "acc += windows as sum_windows found them, as long as that gives the bits of a sum in order") \
     ROW(round, round_sums, "out = acc / divisor, rounded once to float32") \
     ROW(extremum, amax_rows, "acc[r] = max(acc[r], row r)") \
     ROW(extremum, amax_columns, "acc[c] = max(acc[c], column c)") \
@@ -29,16 +29,13 @@
 #define OM_REDUCE_LOOPS
 #include <string.h>
 
-/* Compiler vectors, as in copy.h. */
-typedef float f4 __attribute__((vector_size(16)));
-typedef float f4_any __attribute__((vector_size(16), aligned(4), may_alias));
-typedef double d4 __attribute__((vector_size(32)));
-typedef double d4_any __attribute__((vector_size(32), aligned(8), may_alias));
-typedef int64_t l4 __attribute__((vector_size(32)));
-#if defined(__clang__) || __GNUC__ >= 12
-#define OM_SHUFFLE_D(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define OM_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define OM_UNROLL _Pragma("clang loop unroll(full)")
+#define OM_ROLL _Pragma("clang loop unroll(disable)")
 #else
-#define OM_SHUFFLE_D(a, b, ...) __builtin_shuffle(a, b, (l4){__VA_ARGS__})
+#define OM_UNROLL _Pragma("GCC unroll 16")
+#define OM_ROLL _Pragma("GCC unroll 1") /* through memory: turned into shuffles of registers it is longer */
 #endif
 
 static inline int32_t bits_f4(float x) {
@@ -59,35 +56,58 @@ static inline double chain(double acc, const float *x, ptrdiff_t n) {
     return acc;
 }
 
-/* A window is added in lanes if that provably gives the bits of the chain. Two cases, both resting on this: a sum of multiples of some
- * power of two v is exact, in any order, while no partial sum exceeds 2^53 v.
+/* A turn: TURN_ROWS rows of TURN_COLS columns, read a vector at a time and turned within fours of lanes, so that each half of a vector is the
+ * rows' elements of one column; with four lanes a vector is a column and its halves are rows. Floats are turned before they are widened. */
+enum { TURN_ROWS = LANES < 8 ? 4 : LANES / 2, TURN_COLS = LANES < 8 ? 4 : 8, TURN_PARTS = TURN_ROWS / VD_LANES, MOST_SIDE = 16, LINE_FLOATS = 16 };
+
+OM_INLINE void turn_fours(vf t[4]) {
+    vf a = vf_quad_lo(t[0], t[2]), b = vf_quad_hi(t[0], t[2]), c = vf_quad_lo(t[1], t[3]), d = vf_quad_hi(t[1], t[3]);
+    t[0] = vf_quad_lo(a, c);
+    t[1] = vf_quad_hi(a, c);
+    t[2] = vf_quad_lo(b, d);
+    t[3] = vf_quad_hi(b, d);
+}
+OM_INLINE void turn_rows(const float *const *row, ptrdiff_t c, vf t[4]) {
+    OM_UNROLL for (int k = 0; k < 4; k++) t[k] = vf_quads(row[k] + c, row[TURN_ROWS - 4 + k] + c);
+    turn_fours(t);
+}
+/* Part of column c in the turn. */
+OM_INLINE vd turned(const vf t[4], const int c, const int part) {
+    const int high = LANES < 8 ? part : c / 4;
+    return high ? vd_hi(t[c % 4]) : vd_lo(t[c % 4]);
+}
+
+/* A window is added in lanes if that provably gives the bits of the chain. It is cut into segments, which lanes take in order, one each. Let A_j
+ * be at least the sum of |x_i| over segment j: a sum in floats and 0.1 % more, for at most 128 roundings. With P_j, the sums of the segments before j,
+ * all partial sums of the chain lie between acc + low and acc + high, low = min(P_j - A_j), high = max(P_j + A_j). Two cases:
  *
- * On a grid (sum_and_range, sum_on_tight_grid). acc and all x_i are multiples of v and every partial sum s_i of the chain has |s_i| <= 2^53 v: then each step
- * of the chain is exact and its end is the sum in any order. v is the lower of acc's last bit and the last bit that the exponent of
- * the smallest x_i other than 0 allows. A lane's partial sums are at most A, the greatest lane sum of |x|, and four lanes added up at
- * most 4 A. The prefixes p_k at the ends of pieces are such sums, added up over the lanes one by one: where a true value exceeds
- * 2^53 v, so does (or equals it) the rounded one, so looking at every value computed is enough. Between the ends, |s_i| is at most
- * |p_k| + the sum of |x| over one piece. 0.1 % more covers the float32 roundings in the sums of |x|, at most 1024 / LANES each.
+ * On a grid. acc and all x_i are multiples of a power of two v and every partial sum is at most 2^53 v: then each step of the chain is exact and its
+ * end is the sum in any order. v is the lower of acc's last bit and the last bit that the exponent of the smallest x_i other than 0 allows. Demanded
+ * is that acc + low, acc + high, low and high stay within 2^53 v. That makes sums in lanes and the P_j exact too; and where they are not, the first one
+ * whose true value exceeds 2^53 v is no less when it is rounded.
  *
- * In a binade (sum_in_binade). Let u be the spacing of doubles at acc, r_i = x_i rounded to the nearest multiple of u. If no x_i lies
- * midway between two multiples (a tie) and all partial sums keep 2^52 u <= |s| <= 2^53 u, then fl(s_i + x_i) is the multiple of u nearest
- * s_i + x_i, which is s_i + r_i, s_i being a multiple of u. So the chain ends at acc + sum(r_i), again in any order. As
- * |r_i| <= M + u, M = max|x|, partial sums stay within S = n (M + u) of acc; demanding |acc| - S >= 2^52 u and |acc| + S <= 2^53 u leaves
- * n u / 2 for the roundings of these two tests. The rounding itself costs nothing: a lane that starts at C = 1.5 * 2^52 u stays in
- * (2^52 u, 2^53 u), for it moves by less than S / 2 <= 2^50 u; doubles there are the multiples of u, so adding x_i adds r_i. To see
- * ties, a twin lane starts one u higher. Without a tie both move alike and the twin stays u above, of the other parity. The first tie
- * sends both to an even multiple, 0 or 2 u apart; of one parity from then on, they stay so. Hence the twin is u above at the end of
- * a piece if and only if there was no tie.
+ * In a binade. Let u be the spacing of doubles at acc. While all partial sums keep 2^52 u <= |s| <= 2^53 u, each step of the chain goes
+ * to the multiple of u nearest s + x_i, of two equally near the even one. So what an element adds depends on s through one bit alone, whether
+ * s / u is odd, and so does what a run of elements adds. A lane that starts at C = 1.5 * 2^52 u, an even multiple, and takes a segment in order,
+ * rounds as the chain does where that is even there; its twin starts at C + u, for odd. The segments then follow each other in
+ * integers: steps of u, and the parity after each. Without a tie (an element midway between multiples) both lanes move alike; the first tie sends both to
+ * an even multiple, 0 or 2 u apart, and from then on they stay so. n u is room for all roundings of n elements and of the tests themselves; as
+ * high - low >= 2 A_j fits the binade, A_j <= 2^51 u, and every lane stays within (2^52 u, 2^53 u) as well.
  *
- * NaN and infinities go to the chain; zeros change no sum, for acc starts at +0 and is never -0; below 2^300 nothing here overflows,
- * and with the last bit of a float32 at or above 2^-149 nothing is lost to underflow. */
-enum { PIECE = 128, WINDOW = OM_SUM_WINDOW };
+ * NaN and infinities make A_j a NaN or infinite and go to the chain; zeros change no sum, for acc starts at +0 and is never -0; below 2^300 nothing
+ * here overflows, and with the last bit of a float32 at or above 2^-149 nothing is lost to underflow. */
+enum { PIECE = 128, WINDOW = OM_SUM_WINDOW, SEGMENTS = LANES < 8 ? 8 : MOST_SIDE /* where registers are few */, SEGMENT_PARTS = SEGMENTS / VD_LANES };
 
 static inline double power_of_two(int64_t exponent) {
     uint64_t b = (uint64_t)(exponent + 1023) << 52;
     double x;
     memcpy(&x, &b, sizeof x);
     return x;
+}
+static inline uint64_t bits_d(double x) {
+    uint64_t b;
+    memcpy(&b, &x, sizeof b);
+    return b;
 }
 
 static inline double sum_lanes(vd v) {
@@ -97,174 +117,169 @@ static inline double sum_lanes(vd v) {
     return sum;
 }
 
-static inline double max_abs(double s, double reach) {
-    double size = s < 0 ? -s : s;
-    return size > reach ? size : reach;
+/* How many steps of u the window adds to an even and to an odd multiple of u, from where its segments end: neighbouring doubles have neighbouring
+ * bits. */
+static inline void binade_steps(const double even[SEGMENTS], const double odd[SEGMENTS], double u, int64_t steps[2]) {
+    const uint64_t start = bits_d(0x1.8p52 * u);
+    uint64_t steps0 = 0, steps1 = 0, parity0 = 0, parity1 = 1;
+    OM_ROLL for (int k = 0; k < SEGMENTS; k++) {
+        const uint64_t end = bits_d(even[k]), apart = bits_d(odd[k]) - end - 1; /* 0; after a tie 1 or -1 */
+        steps0 += end - start + (apart & -parity0);
+        steps1 += end - start + (apart & -parity1);
+        parity0 = (end ^ (parity0 & ~apart)) & 1;
+        parity1 = (end ^ (parity1 & ~apart)) & 1;
+    }
+    steps[0] = (int64_t)steps0;
+    steps[1] = (int64_t)steps1;
 }
 
-/* Adds all n elements and returns 1 if every partial sum stays below limit = 2^53 v, else leaves *acc and returns 0. */
-static inline int sum_on_tight_grid(double *acc, const float *x, ptrdiff_t n, double limit) {
-    vd s0 = vd_set(0.0), s1 = s0, s2 = s0, s3 = s0, prefix[WINDOW / PIECE], sizes[WINDOW / PIECE];
-    vf all0 = vf_set(0.0f), all1 = all0;
-    for (ptrdiff_t i = 0, k = 0; i < n; i += PIECE, k++) {
-        vf piece0 = vf_set(0.0f), piece1 = piece0;
-        for (ptrdiff_t j = i; j < i + PIECE; j += 2 * LANES) {
-            vf v = vf_load(x + j), w = vf_load(x + j + LANES);
-            s0 = vd_add(s0, vd_lo(v));
-            s1 = vd_add(s1, vd_hi(v));
-            s2 = vd_add(s2, vd_lo(w));
-            s3 = vd_add(s3, vd_hi(w));
-            piece0 = vf_add(piece0, vf_abs(v));
-            piece1 = vf_add(piece1, vf_abs(w));
-        }
-        all0 = vf_add(all0, piece0);
-        all1 = vf_add(all1, piece1);
-        piece0 = vf_add(piece0, piece1);
-        sizes[k] = vd_add(vd_lo(piece0), vd_hi(piece0));
-        prefix[k] = vd_add(vd_add(s0, s1), vd_add(s2, s3));
-    }
-    float lanes[LANES];
-    double largest = 0.0, between = 0.0, s = 0.0, reach = max_abs(*acc, 0.0);
-    vf_store(lanes, vf_max(all0, all1));
-    for (int k = 0; k < LANES; k++) largest = max_abs(lanes[k], largest);
-    for (ptrdiff_t k = 0; k < n / PIECE; k++) {
-        double sums[VD_LANES], most = 0.0;
-        vd_store(sums, prefix[k]);
-        s = 0.0;
-        for (int j = 0; j < VD_LANES; j++) {
-            s += sums[j];
-            most = max_abs(s, most);
-        }
-        s += *acc;
-        reach = max_abs(max_abs(s, most), reach);
-        between = max_abs(sum_lanes(sizes[k]), between);
-    }
-    if (!(reach + 1.001 * between < limit && 4.004 * largest < limit)) return 0;
-    *acc = s;
-    return 1;
+/* A window is looked at in one of three ways, cheapest first; n is a multiple of PIECE, at most WINDOW. OM_WIDE: on a grid, as one segment that lanes
+ * share, its partial sums bounded by the sum of |x| alone. */
+static inline int32_t least_lane(vi least) {
+    float bits[LANES];
+    int32_t lowest = INT32_MAX;
+    vf_store(bits, vf_bits(least));
+    for (int k = 0; k < LANES; k++) lowest = bits_f4(bits[k]) < lowest ? bits_f4(bits[k]) : lowest;
+    return lowest;
 }
+/* Bits of |x| on a ring that begins at 1, so that 0 is the greatest. */
+static inline vi ring_bits(vf size) { return vi_add(vi_bits(size), vi_set(INT32_MAX)); }
 
-/* Adds the pieces before the first one with a tie, which it reports; returns how many elements those are. */
-static inline ptrdiff_t sum_in_binade(double *acc, const float *x, ptrdiff_t n, double u, int *tie) {
-    const vd c = vd_set(0x1.8p52 * u), one = vd_set(u);
-    vd s0 = c, s1 = c, s2 = c, s3 = c, t0 = vd_add(c, one), t1 = t0, t2 = t0, t3 = t0;
-    ptrdiff_t i = 0;
-    for (; i < n; i += PIECE) {
-        vd p0 = s0, p1 = s1, p2 = s2, p3 = s3;
-        for (ptrdiff_t j = i; j < i + PIECE; j += 2 * LANES) {
-            vf v = vf_load(x + j), w = vf_load(x + j + LANES);
-            vd x0 = vd_lo(v), x1 = vd_hi(v), x2 = vd_lo(w), x3 = vd_hi(w);
-            s0 = vd_add(s0, x0);
-            s1 = vd_add(s1, x1);
-            s2 = vd_add(s2, x2);
-            s3 = vd_add(s3, x3);
-            t0 = vd_add(t0, x0);
-            t1 = vd_add(t1, x1);
-            t2 = vd_add(t2, x2);
-            t3 = vd_add(t3, x3);
-        }
-        /* Each difference is 0, u or 2 u: its bits are u's or others. A shifted xor is 0 or a positive number, so sums hide none. */
-        vd e = vd_iadd(vd_iadd(vd_shr(vd_xor(vd_sub(t0, s0), one), 3), vd_shr(vd_xor(vd_sub(t1, s1), one), 3)),
-                       vd_iadd(vd_shr(vd_xor(vd_sub(t2, s2), one), 3), vd_shr(vd_xor(vd_sub(t3, s3), one), 3)));
-        double apart[VD_LANES];
-        uint64_t bits[VD_LANES], any = 0;
-        vd_store(apart, e);
-        memcpy(bits, apart, sizeof bits);
-        for (int k = 0; k < VD_LANES; k++) any |= bits[k];
-        if (any) {
-            *tie = 1;
-            s0 = p0;
-            s1 = p1;
-            s2 = p2;
-            s3 = p3;
-            break;
-        }
-    }
-    *acc += sum_lanes(vd_add(vd_add(vd_sub(s0, c), vd_sub(s1, c)), vd_add(vd_sub(s2, c), vd_sub(s3, c))));
-    return i;
-}
-
-/* The least bits of |x| above 0, for a window that has zeros. */
-static inline uint32_t least_above_zero(const float *x, ptrdiff_t n) {
-    uint32_t low = UINT32_MAX; /* of the bits less 1, so that 0 is out of the way */
-    for (ptrdiff_t i = 0; i < n; i++) {
-        uint32_t b = ((uint32_t)bits_f4(x[i]) & 0x7FFFFFFF) - 1;
-        low = b < low ? b : low;
-    }
-    return low + 1;
-}
-
-/* One pass: the sum in lanes, which counts where the window is on a wide grid, and the greatest and least bits of |x|. */
-static inline double sum_and_range(const float *x, ptrdiff_t n, uint32_t *top, uint32_t *low) {
+static inline void look_wide(const float *x, ptrdiff_t n, om_window *found) {
     vd s0 = vd_set(0.0), s1 = s0, s2 = s0, s3 = s0;
-    vi magnitude = vi_set(INT32_MAX), most0 = vi_set(0), most1 = most0, least0 = magnitude, least1 = magnitude;
+    vf size0 = vf_set(0.0f), size1 = size0;
+    vi least0 = vi_set(INT32_MAX), least1 = least0;
     for (ptrdiff_t i = 0; i < n; i += 2 * LANES) {
-        vi v = vi_and(vi_bits(vf_load(x + i)), magnitude), w = vi_and(vi_bits(vf_load(x + i + LANES)), magnitude);
-        most0 = vi_max(most0, v);
-        most1 = vi_max(most1, w);
-        least0 = vi_min(least0, v);
-        least1 = vi_min(least1, w);
+        const vf v = vf_abs(vf_load(x + i)), w = vf_abs(vf_load(x + i + LANES));
+        size0 = vf_add(size0, v);
+        size1 = vf_add(size1, w);
+        least0 = vi_min(least0, ring_bits(v));
+        least1 = vi_min(least1, ring_bits(w));
         s0 = vd_add(s0, vd_widen(x + i));
         s1 = vd_add(s1, vd_widen(x + i + LANES - VD_LANES));
         s2 = vd_add(s2, vd_widen(x + i + LANES));
         s3 = vd_add(s3, vd_widen(x + i + 2 * LANES - VD_LANES));
     }
-    float most[LANES], least[LANES];
-    vf_store(most, vf_bits(vi_max(most0, most1)));
-    vf_store(least, vf_bits(vi_min(least0, least1)));
-    *top = 0;
-    *low = INT32_MAX;
-    for (int k = 0; k < LANES; k++) {
-        uint32_t high_bits = (uint32_t)bits_f4(most[k]), low_bits = (uint32_t)bits_f4(least[k]);
-        *top = high_bits > *top ? high_bits : *top;
-        *low = low_bits < *low ? low_bits : *low;
-    }
-    return sum_lanes(vd_add(vd_add(s0, s1), vd_add(s2, s3)));
+    const vf sizes = vf_add(size0, size1);
+    const double size = 1.001 * sum_lanes(VD_LANES < LANES ? vd_add(vd_lo(sizes), vd_hi(sizes)) : vd_lo(sizes));
+    found->sum = sum_lanes(vd_add(vd_add(s0, s1), vd_add(s2, s3)));
+    found->high = size < 0x1p300 ? size : __builtin_inf(); /* a NaN is not less */
+    found->low = -found->high;
+    found->least = (uint32_t)least_lane(vi_min(least0, least1)) - INT32_MAX;
 }
 
-/* n a multiple of PIECE, at most WINDOW; returns how many elements it added to *acc: 0 where no case holds. */
-static inline ptrdiff_t sum_found_window(double *acc, const float *x, ptrdiff_t n, int *tie, double sum, uint32_t top, uint32_t low) {
-    if (top >= 0x7F800000) return 0;
-    if (top == 0) return n;
-    if (low == 0) low = least_above_zero(x, n);
-    double m = f4_bits((int32_t)top), size = *acc < 0 ? -*acc : *acc;
-    if (!(size < 0x1p300)) return 0;
-    uint64_t b;
-    memcpy(&b, &size, sizeof b);
-    int64_t spacing = (int64_t)(b >> 52) - 1023 - 52, least = low >> 23, grid = (least ? least : 1) - 150;
+/* OM_NARROW: on a grid; OM_BINADE, around multiples of u. */
+OM_INLINE void look_at(const int binade, const float *x, ptrdiff_t n, double u, om_window *found) {
+    enum { TURNS = SEGMENTS / TURN_ROWS };
+    const ptrdiff_t length = n / SEGMENTS;
+    const double from = 0x1.8p52 * u;
+    vd s[SEGMENT_PARTS], t[SEGMENT_PARTS];
+    vf sizes[TURNS];
+    vi least = vi_set(INT32_MAX);
+    OM_UNROLL for (int k = 0; k < SEGMENT_PARTS; k++) {
+        s[k] = vd_set(from);
+        t[k] = vd_set(from + u);
+    }
+    OM_UNROLL for (int k = 0; k < TURNS; k++) sizes[k] = vf_set(0.0f);
+    for (ptrdiff_t c = 0; c < length; c += TURN_COLS)
+        OM_UNROLL for (int k = 0; k < TURNS; k++) {
+            const float *row[TURN_ROWS];
+            vf v[4];
+            OM_UNROLL for (int r = 0; r < TURN_ROWS; r++) row[r] = x + (k * TURN_ROWS + r) * length;
+            OM_UNROLL for (int l = 0; l < TURN_ROWS * TURN_COLS; l += LINE_FLOATS)
+                __builtin_prefetch(x + n + (c * TURNS + k * TURN_COLS) * TURN_ROWS + l);
+            turn_rows(row, c, v);
+            OM_UNROLL for (int i = 0; i < 4; i++) {
+                const vf size = vf_abs(v[i]);
+                sizes[k] = vf_add(sizes[k], size);
+                if (!binade) least = vi_min(least, ring_bits(size));
+            }
+            OM_UNROLL for (int i = 0; i < TURN_COLS; i++)
+                OM_UNROLL for (int part = 0; part < TURN_PARTS; part++) {
+                    const int at = k * TURN_PARTS + part;
+                    const vd w = turned(v, i, part);
+                    s[at] = vd_add(s[at], w);
+                    if (binade) t[at] = vd_add(t[at], w);
+                }
+        }
+    double even[SEGMENTS], odd[SEGMENTS], moved[SEGMENTS], reach[SEGMENTS], sum = 0.0, low = 0.0, high = 0.0;
+    vd all = vd_set(0.0);
+    OM_UNROLL for (int k = 0; k < SEGMENT_PARTS; k++) {
+        const vf size = sizes[k / TURN_PARTS]; /* with eight lanes or more it has two columns of the rows */
+        const vd r = vd_mul(vd_set(1.001), LANES < 8 ? (k % 2 ? vd_hi(size) : vd_lo(size)) : vd_add(vd_lo(size), vd_hi(size)));
+        all = vd_add(all, r);
+        vd_store(reach + k * VD_LANES, r);
+        vd_store(moved + k * VD_LANES, vd_sub(s[k], vd_set(from)));
+        vd_store(even + k * VD_LANES, s[k]);
+        if (binade) vd_store(odd + k * VD_LANES, t[k]);
+    }
+    OM_ROLL for (int k = 0; k < SEGMENTS; k++) {
+        low = sum - reach[k] < low ? sum - reach[k] : low;
+        high = sum + reach[k] > high ? sum + reach[k] : high;
+        sum += moved[k];
+    }
+    const int fits = sum_lanes(all) < 0x1p300; /* not for a NaN either */
+    found->sum = sum;
+    found->least = 0;
+    found->low = fits ? low : -__builtin_inf();
+    found->high = fits ? high : __builtin_inf();
+    if (binade) binade_steps(even, odd, u, found->steps);
+    else found->least = (uint32_t)least_lane(least) - INT32_MAX;
+}
+
+OM_INLINE void look(const float *x, ptrdiff_t n, int way, double u, om_window *found) {
+    if (way == OM_WIDE) look_wide(x, n, found);
+    else if (way == OM_NARROW) look_at(0, x, n, 0.0, found);
+    else look_at(1, x, n, u, found);
+}
+
+/* Adds a window to *acc and returns 1 where its case holds. */
+OM_INLINE int join_window(double *acc, const om_window *found, ptrdiff_t n, int way, double u) {
+    const double s = *acc, low = s + found->low, high = s + found->high;
+    if (way == OM_BINADE) {
+        const double room = (double)n * u, least = 0x1p52 * u + room, most = 0x1p53 * u - room;
+        if (!(s > 0.0 ? low >= least && high <= most : -high >= least && -low <= most)) return 0;
+        *acc = s + u * (double)found->steps[bits_d(s) & 1];
+        return 1;
+    }
+    const uint64_t b = bits_d(s) & INT64_MAX;
+    int64_t least = found->least ? found->least >> 23 : 255, grid = (least ? least : 1) - 150; /* 0: nothing but zeros */
     if (b != 0) {
-        int64_t last = spacing + __builtin_ctzll(b | (uint64_t)1 << 52);
+        const int64_t last = (int64_t)(b >> 52) - 1023 - 52 + __builtin_ctzll(b | (uint64_t)1 << 52);
         grid = last < grid ? last : grid;
     }
-    double limit = power_of_two(grid + 53);
-    if (size + 1.001 * (double)n * m < limit) {
-        *acc += sum; /* on a wide grid there is nothing more to look at */
-        return n;
-    }
-    if (size + m < limit && sum_on_tight_grid(acc, x, n, limit)) return n;
-    if (b == 0) return 0;
-    double u = power_of_two(spacing), slack = (double)n * (m + u);
-    if (size - slack >= 0x1p52 * u && size + slack <= 0x1p53 * u) return sum_in_binade(acc, x, n, u, tie);
-    return 0;
+    const double limit = power_of_two(grid + 53);
+    if (!(found->high < limit && -found->low < limit && high < limit && -low < limit)) return 0;
+    *acc = s + found->sum;
+    return 1;
 }
 
-static inline ptrdiff_t sum_window(double *acc, const float *x, ptrdiff_t n, int *tie) {
-    uint32_t top, low;
-    double sum = sum_and_range(x, n, &top, &low);
-    return sum_found_window(acc, x, n, tie, sum, top, low);
+/* The way that the last window went is tried first. */
+static int sum_window(double *acc, const float *x, ptrdiff_t n, int *way) {
+    for (int tried = 0; tried < OM_SUM_WAYS; tried++, *way = (*way + 1) % OM_SUM_WAYS) {
+        om_window found;
+        double u = 0.0;
+        if (*way == OM_BINADE) {
+            if (*acc == 0.0 || !(*acc - *acc == 0.0)) continue;
+            u = power_of_two((int64_t)(bits_d(*acc) >> 52 & 2047) - 1023 - 52);
+        }
+        look(x, n, *way, u, &found);
+        if (join_window(acc, &found, n, *way, u)) return 1;
+    }
+    return 0;
 }
 
 static double sum_row_exact(double acc, const float *x, ptrdiff_t n) {
     ptrdiff_t i = 0;
+    int way = bits_d(acc) & 15 ? OM_BINADE : OM_WIDE; /* a sum with bits so low is hardly on a grid */
     while (VD_LANES > 1 && n - i >= PIECE) {
-        int tie = 0;
-        ptrdiff_t window = n - i < WINDOW ? (n - i) / PIECE * PIECE : WINDOW, done = sum_window(&acc, x + i, window, &tie);
-        if (done == 0 && !tie && window > PIECE) done = sum_window(&acc, x + i, PIECE, &tie); /* few may fit where many do not */
-        i += done;
-        if (done == 0 || tie) {
-            acc = chain(acc, x + i, PIECE);
-            i += PIECE;
+        const ptrdiff_t window = n - i < WINDOW ? (n - i) / PIECE * PIECE : WINDOW, end = i + window;
+        if (sum_window(&acc, x + i, window, &way)) {
+            i = end;
+            continue;
         }
+        for (; i < end; i += PIECE) /* few may fit where many do not */
+            if (window == PIECE || !sum_window(&acc, x + i, PIECE, &way)) acc = chain(acc, x + i, PIECE);
     }
     return chain(acc, x + i, n - i);
 }
@@ -296,43 +311,50 @@ static double sum_row_fast(double acc, const float *x, ptrdiff_t n) {
 
 /* -- blocks ---------------------------------------------------------------------------------------------------------------------- */
 
-/* The elements of four rows as doubles, four columns of them, and t[c] = column c: half the shuffles of a transpose of floats that is
- * widened afterwards. */
-#define widen_4(v) __builtin_convertvector(v, d4) /* no function: compilers warn of vectors by value that are wider than the machine's */
-static inline __attribute__((always_inline)) void transpose_4x4(const d4 a[4], d4 t[4]) {
-    d4 b0 = OM_SHUFFLE_D(a[0], a[1], 0, 4, 2, 6), b1 = OM_SHUFFLE_D(a[0], a[1], 1, 5, 3, 7);
-    d4 b2 = OM_SHUFFLE_D(a[2], a[3], 0, 4, 2, 6), b3 = OM_SHUFFLE_D(a[2], a[3], 1, 5, 3, 7);
-    t[0] = OM_SHUFFLE_D(b0, b2, 0, 1, 4, 5);
-    t[1] = OM_SHUFFLE_D(b1, b3, 0, 1, 4, 5);
-    t[2] = OM_SHUFFLE_D(b0, b2, 2, 3, 6, 7);
-    t[3] = OM_SHUFFLE_D(b1, b3, 2, 3, 6, 7);
-}
-static inline __attribute__((always_inline)) f4 load_f4(const float *p) { return *(const f4_any *)p; }
-#define load_d4(p) (*(const d4_any *)(p))
+/* How many turns stand below each other for so many rows: a constant in each branch. */
+#define OM_TURNS(rows, call) \
+    do { \
+        if ((rows) <= TURN_ROWS) call(1); \
+        else if ((rows) <= 2 * TURN_ROWS) call(2); \
+        else call(MOST_SIDE / TURN_ROWS); \
+    } while (0)
 
-/* Eight chains side by side; fewer than eight rows are padded with the last one, whose copies are thrown away. */
-static void sum_rows_8(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *acc) {
-    const float *row[8];
-    double state[8];
-    for (ptrdiff_t r = 0; r < 8; r++) {
+/* Chains of rows beside each other. Where there are fewer rows than lanes the last one fills up, and its copies are thrown away. A line of
+ * the cache at a time: rows a power of two apart share places there. */
+OM_INLINE void sum_side(const int turns, const float *const *row, ptrdiff_t rows, ptrdiff_t cols, double *state) {
+    vd s[MOST_SIDE / VD_LANES], *const sums = s;
+    vf t[4];
+    ptrdiff_t c = 0;
+    if (LANES > 1) {
+        OM_UNROLL for (int k = 0; k < turns * TURN_PARTS; k++) s[k] = vd_load(state + k * VD_LANES);
+        while (c + TURN_COLS <= cols) {
+            const ptrdiff_t end = c + LINE_FLOATS <= cols ? c + LINE_FLOATS : c + TURN_COLS;
+            OM_UNROLL for (int k = 0; k < turns; k++)
+                for (ptrdiff_t at = c; at < end; at += TURN_COLS) {
+                    turn_rows(row + k * TURN_ROWS, at, t);
+                    OM_UNROLL for (int i = 0; i < TURN_COLS; i++)
+                        OM_UNROLL for (int part = 0; part < TURN_PARTS; part++)
+                            sums[k * TURN_PARTS + part] = vd_add(sums[k * TURN_PARTS + part], turned(t, i, part));
+                }
+            c = end;
+        }
+        OM_UNROLL for (int k = 0; k < turns * TURN_PARTS; k++) vd_store(state + k * VD_LANES, s[k]);
+    }
+    for (; c < cols; c++)
+        for (ptrdiff_t r = 0; r < rows; r++) state[r] += (double)row[r][c];
+}
+
+static void sum_rows_beside(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *acc) {
+    const float *row[MOST_SIDE];
+    double state[MOST_SIDE];
+    for (ptrdiff_t r = 0; r < MOST_SIDE; r++) {
         ptrdiff_t k = r < rows ? r : rows - 1;
         row[r] = x + k * stride;
         state[r] = acc[k];
     }
-    d4 s = load_d4(state), u = load_d4(state + 4), t[4];
-    ptrdiff_t c = 0;
-    for (; c + 4 <= cols; c += 4) {
-        const d4 upper[4] = {widen_4(load_f4(row[0] + c)), widen_4(load_f4(row[1] + c)), widen_4(load_f4(row[2] + c)), widen_4(load_f4(row[3] + c))};
-        transpose_4x4(upper, t);
-        s = s + t[0] + t[1] + t[2] + t[3];
-        const d4 lower[4] = {widen_4(load_f4(row[4] + c)), widen_4(load_f4(row[5] + c)), widen_4(load_f4(row[6] + c)), widen_4(load_f4(row[7] + c))};
-        transpose_4x4(lower, t);
-        u = u + t[0] + t[1] + t[2] + t[3];
-    }
-    memcpy(state, &s, sizeof s);
-    memcpy(state + 4, &u, sizeof u);
-    for (; c < cols; c++)
-        for (int r = 0; r < 8; r++) state[r] += (double)row[r][c];
+#define OM_CALL(turns) sum_side(turns, row, rows, cols, state)
+    OM_TURNS(rows, OM_CALL);
+#undef OM_CALL
     memcpy(acc, state, (size_t)rows * sizeof *acc);
 }
 
@@ -343,47 +365,33 @@ static void k_sum_rows(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff
     }
     ptrdiff_t r = 0;
     while (rows - r >= 3 || (rows - r == 2 && cols < PIECE)) {
-        ptrdiff_t group = rows - r < 8 ? rows - r : 8;
-        sum_rows_8(x + r * stride, stride, group, cols, acc + r);
+        ptrdiff_t group = rows - r < MOST_SIDE ? rows - r : MOST_SIDE;
+        sum_rows_beside(x + r * stride, stride, group, cols, acc + r);
         r += group;
     }
     for (; r < rows; r++) acc[r] = sum_row_exact(acc[r], x + r * stride, cols);
 }
 
-static void k_sum_windows(const float *x, ptrdiff_t windows, double *found) {
-    for (ptrdiff_t w = 0; VD_LANES > 1 && w < windows; w++) {
-        uint32_t range[2];
-        found[2 * w] = sum_and_range(x + w * WINDOW, WINDOW, &range[0], &range[1]);
-        memcpy(found + 2 * w + 1, range, sizeof range);
+static void k_sum_windows(const float *x, ptrdiff_t windows, int way, double spacing, om_window *found) {
+    for (; windows > 0; windows--, x += WINDOW, found++) {
+        if (VD_LANES == 1) found->low = -__builtin_inf();
+        else look(x, WINDOW, way, spacing, found);
     }
 }
 
-/* Whatever a window's case, its elements join the chain with the chain's bits; a window that fits no case goes the way of a row. */
-static ptrdiff_t k_sum_joined(const float *x, ptrdiff_t windows, const double *found, double *acc) {
-    ptrdiff_t untouched = 0;
-    for (ptrdiff_t w = 0; w < windows; w++) {
-        const float *window = x + w * WINDOW;
-        ptrdiff_t done = 0;
-        if (VD_LANES > 1) {
-            uint32_t range[2];
-            int tie = 0;
-            double before = *acc;
-            memcpy(range, found + 2 * w + 1, sizeof range);
-            done = sum_found_window(acc, window, WINDOW, &tie, found[2 * w], range[0], range[1]);
-            untouched += done == WINDOW && *acc == before + found[2 * w];
-        }
-        if (done < WINDOW) *acc = sum_row_exact(*acc, window + done, WINDOW - done);
-    }
-    return untouched;
+static ptrdiff_t k_sum_joined(const om_window *found, ptrdiff_t windows, int way, double spacing, double *acc) {
+    ptrdiff_t w = 0;
+    while (w < windows && join_window(acc, found + w, WINDOW, way, spacing)) w++;
+    return w;
 }
 
-/* Eight rows per visit of the running sums; fast mode lets the eight meet in float32 first. */
-static void k_sum_columns(const float *restrict x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *restrict acc) {
+/* Eight rows per visit of the running sums; where they are not in order, the eight meet in float32 first. */
+OM_INLINE void add_columns(const int in_order, const float *restrict x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *restrict acc) {
     ptrdiff_t r = 0;
     for (; r + 8 <= rows; r += 8, x += 8 * stride) {
         const float *x1 = x + stride, *x2 = x1 + stride, *x3 = x2 + stride, *x4 = x3 + stride, *x5 = x4 + stride, *x6 = x5 + stride, *x7 = x6 + stride;
         for (ptrdiff_t c = 0; c < cols; c++) {
-            if (OM_EXACT) {
+            if (in_order) {
                 double a = acc[c] + (double)x[c];
                 a += (double)x1[c];
                 a += (double)x2[c];
@@ -400,6 +408,26 @@ static void k_sum_columns(const float *restrict x, ptrdiff_t stride, ptrdiff_t r
     }
     for (; r < rows; r++, x += stride)
         for (ptrdiff_t c = 0; c < cols; c++) acc[c] += (double)x[c];
+}
+
+static void k_sum_columns(const float *restrict x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *restrict acc) {
+    enum { STRIP = 256 };
+    if (OM_EXACT || rows < 8) {
+        add_columns(1, x, stride, rows, cols, acc);
+        return;
+    }
+    double before[STRIP];
+    for (; cols > 0; cols -= STRIP, x += STRIP, acc += STRIP) {
+        const ptrdiff_t n = cols < STRIP ? cols : STRIP;
+        int finite = 1;
+        memcpy(before, acc, (size_t)n * sizeof *acc);
+        add_columns(0, x, stride, rows, n, acc);
+        for (ptrdiff_t c = 0; c < n; c++) finite &= acc[c] - acc[c] == 0.0;
+        if (!finite) { /* eight together left the range of a float, which a column may not do */
+            memcpy(acc, before, (size_t)n * sizeof *acc);
+            add_columns(1, x, stride, rows, n, acc);
+        }
+    }
 }
 
 /* Also makes one NaN of all, in both modes: it costs nothing here. */

@@ -21,5 +21,9 @@ cdef int extremum_bwd(int mode, int ndim, const Py_ssize_t *shape, const Py_ssiz
                       const float *y, const float *g, float *dx) noexcept nogil
 # acc += g, one IEEE addition per element.
 cdef int add_into(int mode, float *acc, const float *g, Py_ssize_t n) noexcept nogil
-# The double sum of n contiguous elements in order, added to acc, for losses and norms.
+# The double sum of n contiguous elements in order, added to acc.
 cdef double sum_all(int mode, double acc, const float *x, Py_ssize_t n) noexcept nogil
+# Elements [at, at + n) of what is summed, n at most OM_SUM_WINDOW: where they lie, or made in the buffer; the same whenever it is asked.
+ctypedef const float *source_fn(void *context, Py_ssize_t at, Py_ssize_t n, float *buffer) noexcept nogil
+# Exact mode's sum of n elements in order, by threads.
+cdef double sum_made(source_fn *source, void *context, Py_ssize_t n) noexcept nogil

@@ -3,15 +3,15 @@
 Every output is one chain over the reduced axes in row-major order, whatever the strides; blocks and threads go over outputs. Only fast
 mode splits a sum of everything, at fixed places, and joins the parts in order; in exact mode threads look at its windows beforehand.
 """
-from libc.math cimport INFINITY, NAN
-from libc.stdint cimport int64_t
+from libc.math cimport INFINITY, NAN, fabs, frexp, ldexp
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from onemodel._kernels.copy cimport Dims, array_layout, contiguous_strides, is_contiguous, simplify, strided_copy
 from onemodel._kernels.pieces cimport begin, cut, run
-from onemodel._kernels.table cimport (EXACT, FAST, OM_SUM_WINDOW, om_arg_fn, om_copy_fn, om_extremum_fn, om_joined_fn, om_map2_fn,
-                                      om_quotient_fn, om_round_fn, om_share_fn, om_sum_fn, om_table, om_ties_fn, om_windows_fn, row_index,
-                                      smallest_piece, table_of, thread_count)
+from onemodel._kernels.table cimport (EXACT, FAST, OM_BINADE, OM_SUM_WAYS, OM_SUM_WINDOW, OM_WIDE, om_arg_fn, om_copy_fn, om_extremum_fn, om_fp_enter,
+                                      om_fp_leave, om_joined_fn, om_map2_fn, om_quotient_fn, om_round_fn, om_share_fn, om_sum_fn, om_table,
+                                      om_ties_fn, om_window, om_windows_fn, row_index, smallest_piece, table_of, thread_count)
 from onemodel._pool.pool cimport give, take
 
 cdef Py_ssize_t SUM_ROWS = row_index("sum", "sum_rows")
@@ -37,7 +37,9 @@ cdef enum:
     GATHER_ROWS = 8     # a strided block is first laid out as this many rows of this many elements
     GATHER_COLS = 2048
     SPAN = 65536        # where fast mode may split one sum
-    AHEAD = 1024        # windows that threads look at before the chain goes over them: 4 MB, still in the caches then
+    AHEAD = 256         # most windows that threads look at before the chain goes over them, which may want them looked at otherwise
+    AHEAD_LEAST = 4     # after a wrong guess
+    LOOK = 4            # what such a look takes, in element-wise operations
 
 # How a block of outputs is read: as contiguous columns, as contiguous rows, or through a copy.
 cdef enum Path:
@@ -119,9 +121,10 @@ cdef Py_ssize_t plan(Job *job, int mode, int ndim, const Py_ssize_t *shape, cons
         job.size, job.x_step, job.out_step = job.kept.size[v], job.kept.a[v], job.kept.b[v]
         remove_axis(&job.kept, v)
 
-    # Blocks as long as the state allows, but enough of them to share; where a block ends changes no bit.
+    # Blocks as long as the state allows, but enough of them to share; where a block ends changes no bit. Sixteen rows are added beside each other.
     job.block = BLOCK if job.path == COLUMNS else 64
-    while job.block > 8 and outputs // job.size * ((job.size + job.block - 1) // job.block) < 8 and job.block * job.reduced_total > smallest_piece():
+    while job.block > 8 and job.block * job.reduced_total > smallest_piece() and (
+            outputs // job.size * ((job.size + job.block - 1) // job.block) < (thread_count() if job.block <= 16 else 8)):
         job.block //= 2
     job.blocks = (job.size + job.block - 1) // job.block
     job.units = outputs // job.size * job.blocks
@@ -245,40 +248,79 @@ cdef int sum_parts(const float *x, Py_ssize_t n, double *total) noexcept nogil:
     return 0
 
 
-# Exact mode's long sum: threads find out about windows, the caller's thread joins them to the chain.
+# Exact mode's long sum: threads find out about windows, the caller's thread joins them to the chain. What a window has to be asked depends on
+# the sum before it, so it is a guess, which costs time where it is wrong.
 cdef struct Windows:
     om_windows_fn *find
-    const float *x
-    double *found
-    Py_ssize_t windows, pieces
+    source_fn *source
+    void *context
+    om_window *found
+    int way
+    double spacing
+    Py_ssize_t at, windows, pieces
 
 
 cdef void windows_piece(void *context, Py_ssize_t p) noexcept nogil:
     cdef Windows *job = <Windows *> context
-    cdef Py_ssize_t first = begin(job.windows, job.pieces, p)
-    job.find(job.x + first * OM_SUM_WINDOW, begin(job.windows, job.pieces, p + 1) - first, job.found + 2 * first)
+    cdef float[OM_SUM_WINDOW] buffer
+    cdef Py_ssize_t w
+    for w in range(begin(job.windows, job.pieces, p), begin(job.windows, job.pieces, p + 1)):
+        job.find(job.source(job.context, job.at + w * OM_SUM_WINDOW, OM_SUM_WINDOW, buffer), 1, job.way, job.spacing, job.found + w)
 
 
-cdef int sum_windows(const float *x, Py_ssize_t n, double *total) noexcept nogil:
+# The distance between doubles at v, 0 at 0; for infinity and NaN, where no window joins, any number.
+cdef inline double spacing_at(double v) noexcept nogil:
+    cdef int exponent
+    if v == 0.0:
+        return 0.0
+    frexp(v, &exponent)
+    return ldexp(1.0, exponent - 53)
+
+
+cdef double sum_made(source_fn *source, void *context, Py_ssize_t n) noexcept nogil:
     cdef Windows job
     cdef const om_table *table = table_of(EXACT)
-    cdef Py_ssize_t at = 0, left = n // OM_SUM_WINDOW, known
-    job.find = <om_windows_fn *> table.row[SUM_WINDOWS]
-    job.found = <double *> take(2 * AHEAD * sizeof(double))
-    if job.found == NULL:
-        return -1
-    while left > 0:
-        job.x, job.windows = x + at, AHEAD if AHEAD < left else left
-        job.pieces = cut(job.windows * OM_SUM_WINDOW, job.windows)
+    cdef om_sum_fn *add = <om_sum_fn *> table.row[SUM_ROWS]
+    cdef om_window[AHEAD] found
+    cdef float[OM_SUM_WINDOW] buffer
+    cdef double total = 0.0
+    cdef double before, growth = 0.0
+    cdef Py_ssize_t w, left, most = AHEAD_LEAST
+    cdef uint64_t old = om_fp_enter()
+    job.find, job.source, job.context, job.found, job.at = <om_windows_fn *> table.row[SUM_WINDOWS], source, context, found, 0
+    job.way = OM_WIDE
+    while n - job.at >= OM_SUM_WINDOW:
+        job.windows = (n - job.at) // OM_SUM_WINDOW
+        if job.windows > most:
+            job.windows = most
+        job.spacing = spacing_at(total) if job.way == OM_BINADE else 0.0
+        # Where the sum grows at the pace it had, the windows up to the end of the binade.
+        if growth > 0.0 and job.spacing > 0.0 and (ldexp(job.spacing, 53) - fabs(total)) / growth < job.windows:
+            job.windows = 1 + <Py_ssize_t> ((ldexp(job.spacing, 53) - fabs(total)) / growth)
+        job.pieces = cut(LOOK * job.windows * OM_SUM_WINDOW, job.windows)
         run(windows_piece, &job, job.pieces)
-        known = (<om_joined_fn *> table.row[SUM_JOINED])(job.x, job.windows, job.found, total)
-        at += job.windows * OM_SUM_WINDOW
-        left -= job.windows
-        if known < job.windows // 2:  # the sum has left the grid on which looking ahead pays
-            break
-    give(job.found)
-    (<om_sum_fn *> table.row[SUM_ROWS])(x + at, 0, 1, n - at, total)
-    return 0
+        before = fabs(total)
+        w = (<om_joined_fn *> table.row[SUM_JOINED])(found, job.windows, job.way, job.spacing, &total)
+        if w > 0:
+            growth = (fabs(total) - before) / w
+        job.at += w * OM_SUM_WINDOW
+        if w == job.windows:
+            most = AHEAD if 2 * most > AHEAD else 2 * most
+            continue
+        add(source(context, job.at, OM_SUM_WINDOW, buffer), 0, 1, OM_SUM_WINDOW, &total)
+        job.at += OM_SUM_WINDOW
+        most = AHEAD_LEAST
+        if w == 0:
+            job.way = (job.way + 1) % OM_SUM_WAYS
+    left = n - job.at
+    if left > 0:
+        add(source(context, job.at, left, buffer), 0, 1, left, &total)
+    om_fp_leave(old)
+    return total
+
+
+cdef const float *in_memory(void *context, Py_ssize_t at, Py_ssize_t n, float *buffer) noexcept nogil:
+    return <const float *> context + at
 
 
 cdef double sum_all(int mode, double acc, const float *x, Py_ssize_t n) noexcept nogil:
@@ -299,8 +341,10 @@ cdef int reduce(int mode, int op, int ndim, const Py_ssize_t *shape, const Py_ss
         return 0
     if outputs == 0:
         return 0
-    if op <= 1 and outputs == 1 and job.path == ROWS and job.outer_total == 1 and job.n > SPAN and (mode == FAST or thread_count() > 1):
-        if (sum_parts(x, job.n, &total) if mode == FAST else sum_windows(x, job.n, &total)) < 0:
+    if op <= 1 and outputs == 1 and job.path == ROWS and job.outer_total == 1 and job.n > SPAN:
+        if mode == EXACT:
+            total = sum_made(in_memory, <void *> x, job.n)
+        elif sum_parts(x, job.n, &total) < 0:
             return -1
         (<om_round_fn *> job.table.row[ROUND_SUMS])(&total, <double> job.n if op == 1 else 1.0, out, 1, 1)
         return 0

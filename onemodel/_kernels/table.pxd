@@ -13,8 +13,13 @@ cdef extern from "kernels.h" nogil:
     ctypedef void om_sum_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, double *acc) noexcept nogil
     enum:
         OM_SUM_WINDOW
-    ctypedef void om_windows_fn(const float *x, Py_ssize_t windows, double *found) noexcept nogil
-    ctypedef Py_ssize_t om_joined_fn(const float *x, Py_ssize_t windows, const double *found, double *acc) noexcept nogil
+        OM_WIDE
+        OM_BINADE
+        OM_SUM_WAYS
+    ctypedef struct om_window:
+        pass
+    ctypedef void om_windows_fn(const float *x, Py_ssize_t windows, int way, double spacing, om_window *found) noexcept nogil
+    ctypedef Py_ssize_t om_joined_fn(const om_window *found, Py_ssize_t windows, int way, double spacing, double *acc) noexcept nogil
     ctypedef void om_extremum_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, float *acc) noexcept nogil
     ctypedef void om_arg_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, int64_t *index) noexcept nogil
     ctypedef void om_round_fn(const double *acc, double divisor, float *out, Py_ssize_t stride, Py_ssize_t n) noexcept nogil
