@@ -52,6 +52,7 @@ cdef struct Product:
     Py_ssize_t kb           # steps of k in one pass
     bint wide               # many row tiles, over a packed B
     bint thin               # few rows, B contiguous along k
+    bint in_place           # the same over B where it lies
     bint pack_a
     bint pack_b
     Py_ssize_t nc           # columns of a piece
@@ -142,7 +143,7 @@ cdef inline float *panel(const Product *p, Py_ssize_t k0, Py_ssize_t kk, Py_ssiz
 
 
 cdef void wide_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_t j0, Py_ssize_t j1) noexcept nogil:
-    """Many row tiles over a packed B: some panels of A are packed, each of them stays in L1 and meets every panel of B, which stream from L2."""
+    """Many row tiles over a packed B, or one in place: some panels of A are packed, each of them stays in L1 and meets every panel of B, which stream from L2."""
     cdef float a_room[A_BLOCK + 16]
     cdef float *ap = aligned(a_room)
     cdef const float *at
@@ -172,7 +173,10 @@ cdef void wide_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_t 
             j = j0
             while j < j1:
                 nn = min(p.g.nr, j1 - j)
-                tile(p, i, j, mm, nn, kk, at, rsa, csa, panel(p, k0, kk, j), round_up(nn, p.g.lanes), flags)
+                if p.packed != NULL:
+                    tile(p, i, j, mm, nn, kk, at, rsa, csa, panel(p, k0, kk, j), round_up(nn, p.g.lanes), flags)
+                else:
+                    tile(p, i, j, mm, nn, kk, at, rsa, csa, p.b + k0 * p.rsb + j, p.rsb, flags)
                 j += nn
             i += mm
         k0 += kk
@@ -193,7 +197,7 @@ cdef void run_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef Py_ssize_t j = piece % p.columns * p.nc, band = piece // p.columns, tiles = (p.m + p.mr - 1) // p.mr
     if p.thin:
         thin_piece(p, j, min(j + p.nc, p.n))
-    elif p.packed != NULL:
+    elif p.packed != NULL or p.in_place:
         wide_piece(p, tiles * band // p.bands * p.mr, min(tiles * (band + 1) // p.bands * p.mr, p.m), j, min(j + p.nc, p.n))
     else:
         narrow_piece(p, 0, p.m, j, min(j + p.nc, p.n))
@@ -234,6 +238,7 @@ cdef void plan(Product *p) noexcept nogil:
         tiles = round_up(tiles, 2)  # so that two threads share them evenly
     p.mr = max((p.m + tiles - 1) // tiles, 1)
     p.packed = NULL
+    p.in_place = False
     p.packed_a = NULL
     p.thin = p.m <= g.thin_rows and p.rsb == 1 and p.csb != 1 and p.csa == 1 and p.csc == 1
     p.pack_b = p.csb != 1
@@ -266,7 +271,7 @@ cdef Py_ssize_t cut(Product *p, Py_ssize_t items) noexcept nogil:
     p.columns = p.bands = 1
     if madds < 2 * least:
         return 1
-    if p.packed == NULL:
+    if p.packed == NULL and not p.in_place:
         width = p.g.width(p.mr, p.n)
         p.nc = share(p.n, max(<Py_ssize_t>(least / (<double>p.m * max(p.k, 1))), width), width)
     else:
@@ -297,10 +302,13 @@ cdef int multiply(Product *p) noexcept nogil:
     if p.m == 0 or p.n == 0:
         return 0
     plan(p)
-    if p.wide and p.k > 0 and pack_whole(p):
+    # A weight's gradient: both operands are long, and packing B whole would write and read memory once more. Tiles fetch its rows ahead where
+    # they lie; not rows a multiple of 4 KB apart, which share one set of each cache.
+    p.in_place = p.wide and p.pack_a and p.rsa == 1 and p.csb == 1 and p.n % p.g.lanes == 0 and p.rsb % 1024 != 0
+    if p.wide and p.k > 0 and not p.in_place and pack_whole(p):
         return -1
     cdef Py_ssize_t pieces = cut(p, 1)
-    if p.pack_a and pieces > 1 and p.packed == NULL:
+    if p.pack_a and pieces > 1 and p.packed == NULL and not p.in_place:
         p.packed_a = <float *>take(<size_t>(a_width(p) * p.k) * sizeof(float))  # without memory each piece packs its own
         if p.packed_a != NULL:
             parallel(pack_a_piece, p, (p.k + p.kb - 1) // p.kb)
