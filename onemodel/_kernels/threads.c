@@ -30,7 +30,7 @@ enum {
 /* What a thread has still to do: from the low half of `rest` up to, not including, the high half. Its owner takes the first, others the
  * last, so that a thread has the same part of every job of that cut, and the data of that part in its caches. */
 typedef struct share {
-    _Alignas(64) _Atomic uint64_t rest;
+    _Alignas(128) _Atomic uint64_t rest; /* two lines: processors fetch them in pairs */
 } share;
 
 /* Worker n is thread n of a job; thread 0 is the caller. */
@@ -44,18 +44,25 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* taken only to sleep 
 static pthread_cond_t finished = PTHREAD_COND_INITIALIZER;
 static atomic_int limit = 1;      /* threads of one job, the caller included */
 static atomic_int busy;           /* 1 while a caller owns the workers */
-static atomic_uint generation;    /* raised once per job: what watching workers see */
-static atomic_int called;         /* threads of the last job */
-static atomic_int patient;        /* whether they had a CPU each: else watching would keep another from working */
 static atomic_int sleepers;       /* workers about to sleep or asleep */
-static atomic_int open_;          /* whether a worker that comes may begin; a worker counts itself in `running` before it looks */
-static atomic_int running;
 static atomic_int caller_sleeps;
-static atomic_int ran;            /* threads that ran at least one piece of this job */
-/* below: the owner of `busy` writes; workers read while the job is open */
-static om_task_fn *task;
-static void *context;
-static ptrdiff_t pieces, unit;    /* unit: pieces that go together */
+
+/* What the owner of `busy` writes, and workers read while the job is open: on one line, which goes to a worker once for each job. Between
+ * cores without a common cache each such way takes a fifth of a microsecond. */
+static struct {
+    _Alignas(128) atomic_uint generation; /* raised once per job, last: what watching workers see */
+    atomic_int open;    /* whether a worker that comes may begin; a worker counts itself in `running` before it looks */
+    atomic_int called;  /* threads of the last job */
+    atomic_int patient; /* whether they had a CPU each: else watching would keep another from working */
+    om_task_fn *task;
+    void *context;
+    ptrdiff_t pieces, unit; /* unit: pieces that go together */
+} call;
+/* And what workers write. */
+static struct {
+    _Alignas(128) atomic_int running;
+    atomic_int ran; /* workers that ran at least one piece of this job */
+} there;
 static share shares[MOST_THREADS];
 static worker crew[MOST_THREADS];
 static int workers;
@@ -82,7 +89,7 @@ static int64_t now(void) {
 
 /* Waits for something for some ns, or not at all where threads have to share CPUs. */
 #define WATCH(done, ns)                                                                     \
-    for (int64_t end_ = atomic_load(&patient) ? now() + (ns) : 0; !(done) && now() < end_;) \
+    for (int64_t end_ = atomic_load(&call.patient) ? now() + (ns) : 0; !(done) && now() < end_;) \
         for (int i_ = 0; i_ < LOOKS && !(done); i_++) pause_briefly()
 
 /* A woken worker may be queued on the CPU where the caller computes, and wait there for milliseconds while another CPU is idle: the
@@ -134,43 +141,44 @@ static ptrdiff_t next(int thread, int threads) {
     return found;
 }
 
-static void run(int thread, int threads) {
-    ptrdiff_t found = next(thread, threads);
-    if (found < 0) return;
-    atomic_fetch_add_explicit(&ran, 1, memory_order_relaxed);
+/* Whether there was anything to do. */
+static int run(int thread, int threads) {
+    ptrdiff_t found = next(thread, threads), unit = call.unit;
+    if (found < 0) return 0;
     uint64_t old = om_fp_enter();
     inside = 1;
     do {
-        ptrdiff_t end = pieces - found * unit < unit ? pieces : (found + 1) * unit;
-        for (ptrdiff_t piece = found * unit; piece < end; piece++) task(context, piece);
+        ptrdiff_t end = call.pieces - found * unit < unit ? call.pieces : (found + 1) * unit;
+        for (ptrdiff_t piece = found * unit; piece < end; piece++) call.task(call.context, piece);
         found = next(thread, threads);
     } while (found >= 0);
     inside = 0;
     om_fp_leave(old);
+    return 1;
 }
 
 /* Whoever sleeps says so before it looks a last time, and whoever wakes changes what is looked at before it asks who sleeps: one of the
- * two sees the other. The same holds for `running` and `open_`. */
+ * two sees the other. The same holds for `running` and `open`. */
 static void *work(void *argument) {
     const int number = (int)(intptr_t)argument;
     worker *me = &crew[number];
     unsigned seen = 0;
     for (;;) {
-        if (number < atomic_load(&called)) WATCH(atomic_load_explicit(&generation, memory_order_acquire) != seen, WORKER_WATCH);
-        if (atomic_load(&generation) == seen || number >= atomic_load(&called)) {
+        if (number < atomic_load(&call.called)) WATCH(atomic_load_explicit(&call.generation, memory_order_acquire) != seen, WORKER_WATCH);
+        if (atomic_load(&call.generation) == seen || number >= atomic_load(&call.called)) {
             pthread_mutex_lock(&lock);
             atomic_fetch_add(&sleepers, 1);
             me->asleep = 1;
-            while (atomic_load(&generation) == seen || number >= atomic_load(&called)) pthread_cond_wait(&me->wake, &lock);
+            while (atomic_load(&call.generation) == seen || number >= atomic_load(&call.called)) pthread_cond_wait(&me->wake, &lock);
             me->asleep = 0;
             atomic_fetch_sub(&sleepers, 1);
             pthread_mutex_unlock(&lock);
         }
-        seen = atomic_load(&generation);
-        if (!atomic_load(&open_)) continue; /* too late: a caller should not have to wait for it */
-        atomic_fetch_add(&running, 1);
-        if (atomic_load(&open_) && number < atomic_load(&called)) run(number, atomic_load(&called));
-        if (atomic_fetch_sub(&running, 1) == 1 && atomic_load(&caller_sleeps)) {
+        seen = atomic_load(&call.generation);
+        if (!atomic_load(&call.open)) continue; /* too late: a caller should not have to wait for it */
+        atomic_fetch_add(&there.running, 1);
+        if (atomic_load(&call.open) && number < atomic_load(&call.called) && run(number, atomic_load(&call.called))) atomic_fetch_add(&there.ran, 1);
+        if (atomic_fetch_sub(&there.running, 1) == 1 && atomic_load(&caller_sleeps)) {
             pthread_mutex_lock(&lock);
             pthread_cond_signal(&finished);
             pthread_mutex_unlock(&lock);
@@ -187,8 +195,8 @@ static void begin_child(void) {
     avoided = -1;
     forget_home();
     atomic_store(&sleepers, 0);
-    atomic_store(&open_, 0);
-    atomic_store(&running, 0);
+    atomic_store(&call.open, 0);
+    atomic_store(&there.running, 0);
     atomic_store(&caller_sleeps, 0);
     atomic_store(&busy, 0);
 }
@@ -225,32 +233,32 @@ static void run_alone(om_task_fn *task, void *context, ptrdiff_t pieces) {
     if (!outer) last = 1;
 }
 
-void om_parallel(om_task_fn *job, void *its_context, ptrdiff_t count) {
+void om_parallel(om_task_fn *job, void *context, ptrdiff_t pieces) {
     int threads = atomic_load_explicit(&limit, memory_order_relaxed);
-    if (threads > count) threads = (int)count;
+    if (threads > pieces) threads = (int)pieces;
     if (threads <= 1 || inside || atomic_exchange_explicit(&busy, 1, memory_order_acquire)) {
-        run_alone(job, its_context, count);
+        run_alone(job, context, pieces);
         return;
     }
     pthread_once(&once, register_fork);
     if (workers < threads - 1) start_workers(threads - 1);
     if (threads > workers + 1) threads = workers + 1;
     keep_apart();
-    task = job;
-    context = its_context;
-    pieces = count;
-    unit = (count - 1) / MOST_UNITS + 1;
-    ptrdiff_t units = (count - 1) / unit + 1, from = 0;
+    call.task = job;
+    call.context = context;
+    call.pieces = pieces;
+    call.unit = (pieces - 1) / MOST_UNITS + 1;
+    ptrdiff_t units = (pieces - 1) / call.unit + 1, from = 0;
     for (int n = 0; n < threads; n++) {
         ptrdiff_t to = from + units / threads + (n < units % threads);
         atomic_store_explicit(&shares[n].rest, (uint64_t)to << 32 | (uint64_t)from, memory_order_relaxed);
         from = to;
     }
-    atomic_store(&ran, 0);
-    atomic_store(&called, threads);
-    atomic_store(&patient, !crowded(threads));
-    atomic_store(&open_, 1);
-    atomic_fetch_add(&generation, 1);
+    atomic_store_explicit(&there.ran, 0, memory_order_relaxed);
+    atomic_store_explicit(&call.called, threads, memory_order_relaxed);
+    atomic_store_explicit(&call.patient, !crowded(threads), memory_order_relaxed);
+    atomic_store_explicit(&call.open, 1, memory_order_release);
+    atomic_fetch_add(&call.generation, 1);
     if (atomic_load(&sleepers)) {
         pthread_mutex_lock(&lock);
         for (int n = 1; n < threads; n++)
@@ -258,18 +266,18 @@ void om_parallel(om_task_fn *job, void *its_context, ptrdiff_t count) {
         pthread_mutex_unlock(&lock);
     }
 
-    run(0, threads);
+    int mine = run(0, threads);
 
-    atomic_store(&open_, 0); /* who has not come by now finds nothing to do */
-    WATCH(atomic_load(&running) == 0, CALLER_WATCH);
-    if (atomic_load(&running)) {
+    atomic_store(&call.open, 0); /* who has not come by now finds nothing to do */
+    WATCH(atomic_load(&there.running) == 0, CALLER_WATCH);
+    if (atomic_load(&there.running)) {
         pthread_mutex_lock(&lock);
         atomic_store(&caller_sleeps, 1);
-        while (atomic_load(&running)) pthread_cond_wait(&finished, &lock);
+        while (atomic_load(&there.running)) pthread_cond_wait(&finished, &lock);
         atomic_store(&caller_sleeps, 0);
         pthread_mutex_unlock(&lock);
     }
-    last = atomic_load_explicit(&ran, memory_order_relaxed);
+    last = mine + atomic_load(&there.ran);
     atomic_store_explicit(&busy, 0, memory_order_release);
 }
 
