@@ -125,8 +125,16 @@ static void k_norm_fold(const double *from, ptrdiff_t stride, ptrdiff_t rows, pt
 
 static inline float norm_result(float y) { return !OM_EXACT || y == y ? y : f4_bits(0x7FC00000); }
 
+/* Four rows per visit of the running sums. */
 static void k_norm_squares_columns(const float *restrict x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, const float *restrict mean,
                                    double *restrict acc) {
+    for (; rows >= 4; rows -= 4, x += 4 * stride) {
+        const float *x1 = x + stride, *x2 = x1 + stride, *x3 = x2 + stride;
+        for (ptrdiff_t c = 0; c < cols; c++) {
+            float d0 = x[c] - mean[c], d1 = x1[c] - mean[c], d2 = x2[c] - mean[c], d3 = x3[c] - mean[c];
+            acc[c] = (((acc[c] + (double)d0 * (double)d0) + (double)d1 * (double)d1) + (double)d2 * (double)d2) + (double)d3 * (double)d3;
+        }
+    }
     for (; rows > 0; rows--, x += stride)
         for (ptrdiff_t c = 0; c < cols; c++) {
             float d = x[c] - mean[c];
@@ -142,6 +150,15 @@ static void k_norm_apply_columns(const om_norm *s, const float *restrict x, ptrd
 static void k_norm_sums_columns(const om_norm *s, const float *restrict x, ptrdiff_t x_stride, const float *restrict g, ptrdiff_t g_stride,
                                 ptrdiff_t rows, ptrdiff_t cols, double *restrict sum_g, double *restrict sum_gx) {
     const float *restrict mean = s->mean, *restrict rstd = s->rstd;
+    for (; rows >= 4; rows -= 4, x += 4 * x_stride, g += 4 * g_stride) {
+        const float *x1 = x + x_stride, *x2 = x1 + x_stride, *x3 = x2 + x_stride, *g1 = g + g_stride, *g2 = g1 + g_stride, *g3 = g2 + g_stride;
+        for (ptrdiff_t c = 0; c < cols; c++) {
+            const float m = mean[c], r = rstd[c], h0 = (x[c] - m) * r, h1 = (x1[c] - m) * r, h2 = (x2[c] - m) * r, h3 = (x3[c] - m) * r;
+            const double e0 = g[c], e1 = g1[c], e2 = g2[c], e3 = g3[c];
+            sum_g[c] = (((sum_g[c] + e0) + e1) + e2) + e3;
+            sum_gx[c] = (((sum_gx[c] + e0 * (double)h0) + e1 * (double)h1) + e2 * (double)h2) + e3 * (double)h3;
+        }
+    }
     for (; rows > 0; rows--, x += x_stride, g += g_stride)
         for (ptrdiff_t c = 0; c < cols; c++) {
             float h = (x[c] - mean[c]) * rstd[c];

@@ -366,13 +366,13 @@ cdef void group_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef Group *job = <Group *> context
     cdef om_norm s
     cdef Py_ssize_t unit, first, count, k, channel, size = job.each * job.p, total = job.n * job.groups
-    cdef double sums[SIDE]
-    cdef double squares[SIDE]
+    cdef double sums[2 * SIDE]
+    cdef double squares[2 * SIDE]
     cdef float *mean
     cdef float *rstd
     for unit in range(begin(job.units, job.pieces, piece), begin(job.units, job.pieces, piece + 1)):
-        first = unit * SIDE
-        count = SIDE if SIDE < total - first else total - first
+        first = unit * job.block
+        count = job.block if job.block < total - first else total - first
         memset(sums, 0, sizeof(sums))
         memset(squares, 0, sizeof(squares))
         (<om_sum_fn *> job.table.row[SUM_ROWS])(job.x + first * size, size, count, size, sums)
@@ -401,7 +401,8 @@ cdef int group_norm(int mode, Py_ssize_t n, Py_ssize_t c, Py_ssize_t p, Py_ssize
     job.spread = <float *> take(2 * n * c * sizeof(float))
     if job.spread == NULL:
         return -1
-    job.units = (n * groups + SIDE - 1) // SIDE
+    job.block = 2 * SIDE if 2 * SIDE * job.each * p <= NEAR else SIDE
+    job.units = (n * groups + job.block - 1) // job.block
     job.pieces = cut_passes(n * c * p, job.units)
     run(group_piece, &job, job.pieces)
     give(job.spread)
@@ -450,7 +451,7 @@ cdef int group_norm_bwd(int mode, Py_ssize_t n, Py_ssize_t c, Py_ssize_t p, Py_s
     job.x, job.g, job.gamma, job.y, job.mean, job.rstd = x, g, gamma, dx, <float *> mean, <float *> rstd
     job.sums, job.spread = <double *> room, <float *> (<double *> room + 2 * n * c)
     job.block = job.each
-    while job.block < c and (job.block < SIDE or 2 * job.block * p <= NEAR):
+    while job.block < c and (job.block < SIDE or job.block * p <= NEAR):
         job.block += job.each
     job.units = n * ((c + job.block - 1) // job.block)
     job.pieces = cut_passes(n * c * p, job.units)

@@ -232,10 +232,10 @@ static void k_norm_scale_rows(const om_norm *s, const float *g, ptrdiff_t g_stri
 static void k_norm_finish(double *sum, double *squares, const float *mean, double n, double eps, float *rstd, ptrdiff_t count);
 
 static void k_layer_norm(const om_layer_norm *p, const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, float *y, float *mean, float *rstd) {
-    for (ptrdiff_t r = 0; r < rows; r += 8, x += 8 * stride, y += 8 * cols) {
-        const ptrdiff_t n = rows - r < 8 ? rows - r : 8;
-        double sum[8] = {0.0}, squares[8] = {0.0};
-        float m[8] = {0.0f}, s[8];
+    for (ptrdiff_t r = 0; r < rows; r += MOST_SIDE, x += MOST_SIDE * stride, y += MOST_SIDE * cols) {
+        const ptrdiff_t n = rows - r < MOST_SIDE ? rows - r : MOST_SIDE;
+        double sum[MOST_SIDE] = {0.0}, squares[MOST_SIDE] = {0.0};
+        float m[MOST_SIDE] = {0.0f}, s[MOST_SIDE];
         if (p->centred) {
             k_sum_rows(x, stride, n, cols, sum);
             k_round_sums(sum, (double)cols, m, 1, n);

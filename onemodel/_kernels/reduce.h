@@ -358,15 +358,37 @@ static void sum_rows_beside(const float *x, ptrdiff_t stride, ptrdiff_t rows, pt
     memcpy(acc, state, (size_t)rows * sizeof *acc);
 }
 
+/* Adds rows one after the other as long as their windows are on wide grids, which is faster than chains beside each other; else returns 0 and
+ * leaves acc. */
+static int sum_rows_wide(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *acc) {
+    double state[MOST_SIDE];
+    for (ptrdiff_t r = 0; r < rows; r++, x += stride) {
+        ptrdiff_t c = 0;
+        state[r] = acc[r];
+        while (cols - c >= PIECE) {
+            const ptrdiff_t n = cols - c < WINDOW ? (cols - c) / PIECE * PIECE : WINDOW;
+            om_window found;
+            look_wide(x + c, n, &found);
+            if (!join_window(state + r, &found, n, OM_WIDE, 0.0)) return 0;
+            c += n;
+        }
+        state[r] = chain(state[r], x + c, cols - c);
+    }
+    memcpy(acc, state, (size_t)rows * sizeof *acc);
+    return 1;
+}
+
 static void k_sum_rows(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *acc) {
     if (!OM_EXACT && cols >= 64) {
         for (ptrdiff_t r = 0; r < rows; r++) acc[r] = sum_row_fast(acc[r], x + r * stride, cols);
         return;
     }
     ptrdiff_t r = 0;
+    int wide = OM_EXACT && LANES >= 16 && cols >= 4 * PIECE; /* fewer lanes are faster beside each other */
     while (rows - r >= 3 || (rows - r == 2 && cols < PIECE)) {
         ptrdiff_t group = rows - r < MOST_SIDE ? rows - r : MOST_SIDE;
-        sum_rows_beside(x + r * stride, stride, group, cols, acc + r);
+        wide = wide && sum_rows_wide(x + r * stride, stride, group, cols, acc + r);
+        if (!wide) sum_rows_beside(x + r * stride, stride, group, cols, acc + r);
         r += group;
     }
     for (; r < rows; r++) acc[r] = sum_row_exact(acc[r], x + r * stride, cols);

@@ -341,7 +341,7 @@ cdef int reduce(int mode, int op, int ndim, const Py_ssize_t *shape, const Py_ss
         return 0
     if outputs == 0:
         return 0
-    if op <= 1 and outputs == 1 and job.path == ROWS and job.outer_total == 1 and job.n > SPAN:
+    if op <= 1 and outputs == 1 and job.path == ROWS and job.outer_total == 1 and job.n > SPAN and (mode == FAST or thread_count() > 1):
         if mode == EXACT:
             total = sum_made(in_memory, <void *> x, job.n)
         elif sum_parts(x, job.n, &total) < 0:
