@@ -309,9 +309,12 @@ cdef double sum_made(source_fn *source, void *context, Py_ssize_t n) noexcept no
             continue
         add(source(context, job.at, OM_SUM_WINDOW, buffer), 0, 1, OM_SUM_WINDOW, &total)
         job.at += OM_SUM_WINDOW
-        most = AHEAD_LEAST
+        if 2 * w < job.windows:
+            most = AHEAD_LEAST
         if w == 0:
-            job.way = (job.way + 1) % OM_SUM_WAYS
+            growth = 0.0
+            if job.windows > 1:  # a single one stood at the end of a binade
+                job.way = (job.way + 1) % OM_SUM_WAYS
     left = n - job.at
     if left > 0:
         add(source(context, job.at, left, buffer), 0, 1, left, &total)
