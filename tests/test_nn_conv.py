@@ -106,3 +106,50 @@ def test_a_small_net_of_images_learns():
         loss.backward()
         optimizer.step()
     assert losses[-1] < 0.1 * losses[0]
+
+
+WINDOWS = [{"kernel_size": 2}, {"kernel_size": 3, "stride": 1, "padding": 1}, {"kernel_size": 3, "stride": 2, "ceil_mode": True},
+           {"kernel_size": 2, "stride": 1, "dilation": 2}]
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_a_relu_behind_the_pooling_gives_the_bits_of_one_before(mode, window):
+    """Ties, windows without a positive element, both zeros, NaN and infinities; windows that overlap."""
+    random = np.random.default_rng(5)
+    values = random.choice(np.float32([-2, -1, -0.0, 0.0, 1, 2, np.inf, -np.inf, np.nan]), (2, 3, 9, 8), p=[0.25, 0.25, 0.1, 0.1, 0.13, 0.13, 0.01, 0.02, 0.01])
+    relu, pool = nn.ReLU(), nn.MaxPool2d(**window)
+    with om.arithmetic(mode):
+        results = []
+        for model in (lambda x: pool(relu(x)), nn.Sequential(relu, pool)):
+            x = om.tensor(values).requires_grad_()
+            y = model(x)
+            g = np.random.default_rng(6).choice(np.float32([-1.5, -0.0, 0.25, 3]), y.shape)
+            y.backward(om.tensor(g))
+            results.append((y.detach().numpy().tobytes(), x.grad.numpy().tobytes()))
+    assert results[0] == results[1]
+
+
+def test_sequential_moves_a_relu_only_where_nobody_looks(monkeypatch):
+    """Seen from the size of what relu gets."""
+    sizes = []
+    own = nn.ReLU.forward
+    monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: (sizes.append(x.numel()), own(self, x))[1])
+    x = om.randn(1, 1, 4, 4)
+
+    def seen(*modules):
+        sizes.clear()
+        nn.Sequential(*modules)(x)
+        return sizes
+
+    assert seen(nn.ReLU(), nn.MaxPool2d(2)) == [4] and seen(nn.ReLU(), nn.MaxPool2d(2), nn.MaxPool2d(2)) == [1]
+    assert seen(nn.ReLU(), nn.AvgPool2d(2)) == [16] and seen(nn.ReLU(), nn.MaxPool2d(2, return_indices=True)) == [16]
+    hooked, replaced = nn.ReLU(), nn.MaxPool2d(2)
+    hooked.register_forward_hook(lambda *a: None)
+    replaced.forward = lambda x: x
+    assert seen(hooked, nn.MaxPool2d(2)) == [16] and seen(nn.ReLU(), replaced) == [16]
+
+    class Mine(nn.ReLU):
+        pass
+
+    assert seen(Mine(), nn.MaxPool2d(2)) == [16]

@@ -6,7 +6,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from onemodel.nn.activation import ReLU
 from onemodel.nn.module import Module
+from onemodel.nn.pooling import MaxPool1d, MaxPool2d
 
 
 class _Numbered(Module):
@@ -46,8 +48,21 @@ class _Numbered(Module):
         raise NotImplementedError(f"{cls.__name__} defines no _of(items)")
 
 
+def _plain(module: Module) -> bool:
+    """Whether calling the module is its class's forward and nothing else."""
+    return not module._forward_hooks and not module._forward_pre_hooks and "forward" not in vars(module)
+
+
+def _trade_places(before: Module, after: Module) -> bool:
+    """Whether `before` may follow `after`. relu keeps the order of numbers, so the largest element of a window is the same one before and
+    behind it, or the result is +0 and its gradient none: the same bits from a fraction of the elements."""
+    return (type(before) is ReLU and type(after) in (MaxPool1d, MaxPool2d) and not after.return_indices  # type: ignore[attr-defined]
+            and _plain(before) and _plain(after))  # fmt: skip
+
+
 class Sequential(_Numbered):
-    """Modules called one after the other, each with the result of the one before; an OrderedDict gives them names."""
+    """Modules called one after the other, each with the result of the one before; an OrderedDict gives them names. A ReLU directly before a
+    max pooling is applied to what the pooling leaves, with the same bits of values and gradients."""
 
     def __init__(self, *modules: Module | OrderedDict[str, Module]) -> None:
         super().__init__()
@@ -63,9 +78,12 @@ class Sequential(_Numbered):
         return cls(OrderedDict(items))
 
     def forward(self, x: Any) -> Any:
-        for value in list(vars(self).values()):
-            if isinstance(value, Module):
-                x = value(x)
+        modules = [value for value in vars(self).values() if isinstance(value, Module)]
+        for i in range(len(modules) - 1):
+            if _trade_places(modules[i], modules[i + 1]):
+                modules[i], modules[i + 1] = modules[i + 1], modules[i]
+        for module in modules:
+            x = module(x)
         return x
 
 
