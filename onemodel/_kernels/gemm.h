@@ -15,10 +15,9 @@ typedef void om_tile_fn(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, p
                         float *c, ptrdiff_t rsc, const float *bias, int flags);
 typedef void om_pack_fn(const float *src, ptrdiff_t ks, ptrdiff_t ws, ptrdiff_t k, ptrdiff_t w, ptrdiff_t width, float *dst);
 
-/* C[m][n] = A[m][k] · B[k][n] (+ bias), the rows of A and the columns of B contiguous along k, csb between columns; m at most thin_rows.
- * Returns how many of the first columns it has done; fewer than eight are left. */
-typedef ptrdiff_t om_thin_fn(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,
-                             ptrdiff_t rsc, const float *bias, int flags);
+/* C[m][n] = A[m][k] · B[k][n] (+ bias), the rows of A and the columns of B contiguous along k, csb between columns; m at most thin_rows. */
+typedef void om_thin_fn(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,
+                        ptrdiff_t rsc, const float *bias, int flags);
 /* Columns that the next tile of m rows should take of so many left. */
 typedef ptrdiff_t om_width_fn(ptrdiff_t m, ptrdiff_t columns);
 

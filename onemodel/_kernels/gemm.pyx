@@ -185,11 +185,9 @@ cdef void wide_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_t 
 
 
 cdef void thin_piece(const Product *p, Py_ssize_t j0, Py_ssize_t j1) noexcept nogil:
-    """All rows, which are few, for some columns of a B that is contiguous along k; what is short of a group is packed."""
+    """All rows, which are few, for some columns of a B that is contiguous along k."""
     cdef const float *bias = p.bias if p.bias == NULL or p.bias_flag else p.bias + j0
-    j0 += p.g.thin(p.m, j1 - j0, p.k, p.a, p.rsa, p.b + j0 * p.csb, p.csb, p.c + j0, p.rsc, bias, p.bias_flag)
-    if j0 < j1:
-        narrow_piece(p, 0, p.m, j0, j1)
+    p.g.thin(p.m, j1 - j0, p.k, p.a, p.rsa, p.b + j0 * p.csb, p.csb, p.c + j0, p.rsc, bias, p.bias_flag)
 
 
 cdef void run_piece(void *context, Py_ssize_t piece) noexcept nogil:

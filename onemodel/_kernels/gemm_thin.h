@@ -4,7 +4,7 @@
 #if defined(OM_VARIANT) && !defined(OM_GEMM_THIN_LOOPS)
 #define OM_GEMM_THIN_LOOPS
 
-typedef ptrdiff_t thin_fn(ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c, ptrdiff_t rsc,
+typedef void thin_fn(ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c, ptrdiff_t rsc,
                           const float *bias, int flags);
 
 #if !OM_EXACT
@@ -49,13 +49,12 @@ OM_INLINE void thin(const int M, const int N, ptrdiff_t k, const float *a, ptrdi
 }
 
 #define OM_THIN(M)                                                                                                                        \
-    static ptrdiff_t thin_##M(ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,           \
+    static void thin_##M(ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,                \
                               ptrdiff_t rsc, const float *bias, int flags) {                                                              \
         const ptrdiff_t below = flags & OM_GEMM_BIAS_ROWS ? 1 : 0, beside = 1 - below;                                                    \
         ptrdiff_t j = 0;                                                                                                                  \
         for (; j + 4 <= n; j += 4) thin(M, 4, k, a, rsa, b + j * csb, csb, c + j, rsc, bias ? bias + j * beside : 0, beside, below);      \
         for (; j < n; j++) thin(M, 1, k, a, rsa, b + j * csb, csb, c + j, rsc, bias ? bias + j * beside : 0, beside, below);              \
-        return n;                                                                                                                         \
     }
 
 #elif defined(__AVX2__)
@@ -72,47 +71,58 @@ static inline __m256 canon8(__m256 v) {
     return _mm256_blendv_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000)), _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
 }
 
-/* Columns come in whole groups of eight: G of them. */
-OM_INLINE void thin(const int M, const int G, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,
+/* cols columns in G groups of eight; where the last is not full, its last column stands in for those that are missing. */
+OM_INLINE void thin(const int M, const int G, ptrdiff_t cols, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,
                     ptrdiff_t rsc, const float *bias, int flags) {
     __m256 acc[THIN_ROWS][2];
+    const float *row[2][8];
+    OM_UNROLL for (int g = 0; g < G; g++) OM_UNROLL for (int i = 0; i < 8; i++) row[g][i] = b + (g * 8 + i < cols ? g * 8 + i : cols - 1) * csb;
     OM_UNROLL for (int i = 0; i < M; i++) OM_UNROLL for (int g = 0; g < G; g++) acc[i][g] = _mm256_setzero_ps();
-    for (; k > 0; k -= 16, b += 16, a += 16) {
-        const int whole = k >= 16, left = whole ? 0 : (int)k; /* 16 floats are a line of cache: a column's line is used in one visit */
-        const float *first = b;
-        OM_UNROLL for (int g = 0; g < G; g++, first += 8 * csb) {
-            const float *row[8];
-            OM_UNROLL for (int i = 0; i < 8; i++) row[i] = first + i * csb;
+    for (ptrdiff_t from = 0; from < k; from += 16, a += 16) {
+        const int whole = k - from >= 16, left = whole ? 0 : (int)(k - from); /* 16 floats are a line of cache: a column's line is used in one visit */
+        OM_UNROLL for (int g = 0; g < G; g++) {
             if (whole) {
                 OM_UNROLL for (int at = 0; at < 16; at += 8) {
                     __m256 t[8];
-                    turn_registers(row, at, t);
+                    turn_registers(row[g], from + at, t);
                     OM_UNROLL for (int s = 0; s < 8; s++) OM_UNROLL for (int i = 0; i < M; i++)
                         acc[i][g] = _mm256_fmadd_ps(_mm256_set1_ps(a[i * rsa + at + s]), t[s], acc[i][g]);
                 }
             }
             for (int s = 0; s < left; s++) {
-                __m256 t = _mm256_setr_ps(row[0][s], row[1][s], row[2][s], row[3][s], row[4][s], row[5][s], row[6][s], row[7][s]);
+                __m256 t = _mm256_setr_ps(row[g][0][from + s], row[g][1][from + s], row[g][2][from + s], row[g][3][from + s],
+                                          row[g][4][from + s], row[g][5][from + s], row[g][6][from + s], row[g][7][from + s]);
                 OM_UNROLL for (int i = 0; i < M; i++) acc[i][g] = _mm256_fmadd_ps(_mm256_set1_ps(a[i * rsa + s]), t, acc[i][g]);
             }
         }
     }
     OM_UNROLL for (int i = 0; i < M; i++) OM_UNROLL for (int g = 0; g < G; g++) {
-        if (bias) acc[i][g] = _mm256_add_ps(acc[i][g], flags & OM_GEMM_BIAS_ROWS ? _mm256_set1_ps(bias[i]) : _mm256_loadu_ps(bias + g * 8));
-        _mm256_storeu_ps(c + i * rsc + g * 8, canon8(acc[i][g]));
+        const ptrdiff_t n = cols - g * 8;
+        float out[8] = {0};
+        if (bias) {
+            if (flags & OM_GEMM_BIAS_ROWS) acc[i][g] = _mm256_add_ps(acc[i][g], _mm256_set1_ps(bias[i]));
+            else {
+                memcpy(out, bias + g * 8, sizeof(float) * (size_t)(n < 8 ? n : 8));
+                acc[i][g] = _mm256_add_ps(acc[i][g], _mm256_loadu_ps(out));
+            }
+        }
+        _mm256_storeu_ps(out, canon8(acc[i][g]));
+        memcpy(c + i * rsc + g * 8, out, sizeof(float) * (size_t)(n < 8 ? n : 8));
     }
 }
 
-/* Sixteen columns at a time keep two chains going; eight where columns are a multiple of 4 KB apart, whose lines share one set of L1. */
+/* Up to sixteen columns at a time keep two chains going; where columns are a multiple of 4 KB apart, so that their lines share one set of L1,
+ * twelve, which it holds. */
 #define OM_THIN(M)                                                                                                                        \
-    static ptrdiff_t thin_##M(ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,           \
+    static void thin_##M(ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,                \
                               ptrdiff_t rsc, const float *bias, int flags) {                                                              \
-        const ptrdiff_t beside = flags & OM_GEMM_BIAS_ROWS ? 0 : 1;                                                                       \
-        ptrdiff_t j = 0;                                                                                                                  \
-        if (csb % 1024)                                                                                                                   \
-            for (; j + 16 <= n; j += 16) thin(M, 2, k, a, rsa, b + j * csb, csb, c + j, rsc, bias ? bias + j * beside : 0, flags);        \
-        for (; j + 8 <= n; j += 8) thin(M, 1, k, a, rsa, b + j * csb, csb, c + j, rsc, bias ? bias + j * beside : 0, flags);              \
-        return j;                                                                                                                         \
+        const ptrdiff_t beside = flags & OM_GEMM_BIAS_ROWS ? 0 : 1, most = csb % 1024 ? 16 : 12;                                           \
+        for (ptrdiff_t j = 0, cols; j < n; j += cols) {                                                                                   \
+            const float *e = bias ? bias + j * beside : 0;                                                                                \
+            cols = n - j < most ? n - j : most;                                                                                          \
+            if (cols > 8) thin(M, 2, cols, k, a, rsa, b + j * csb, csb, c + j, rsc, e, flags);                                            \
+            else thin(M, 1, cols, k, a, rsa, b + j * csb, csb, c + j, rsc, e, flags);                                                     \
+        }                                                                                                                                 \
     }
 #else
 /* Without wide registers packing wins: no rows are thin. */
@@ -125,9 +135,9 @@ OM_THIN_ROWS(OM_THIN)
 #define OM_THIN_NAME(M) thin_##M,
 static thin_fn *const thins[THIN_ROWS] = {OM_THIN_ROWS(OM_THIN_NAME)};
 
-static ptrdiff_t k_thin(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,
+static void k_thin(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const float *a, ptrdiff_t rsa, const float *b, ptrdiff_t csb, float *c,
                         ptrdiff_t rsc, const float *bias, int flags) {
-    return thins[m - 1](n, k, a, rsa, b, csb, c, rsc, bias, flags);
+    thins[m - 1](n, k, a, rsa, b, csb, c, rsc, bias, flags);
 }
 #endif
 

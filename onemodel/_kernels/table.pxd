@@ -48,8 +48,8 @@ cdef extern from "kernels.h" nogil:
                              Py_ssize_t rsb, float *c, Py_ssize_t rsc, const float *bias, int flags) noexcept nogil
     ctypedef void om_pack_fn(const float *src, Py_ssize_t ks, Py_ssize_t ws, Py_ssize_t k, Py_ssize_t w, Py_ssize_t width,
                              float *dst) noexcept nogil
-    ctypedef Py_ssize_t om_thin_fn(Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const float *a, Py_ssize_t rsa, const float *b, Py_ssize_t csb,
-                                   float *c, Py_ssize_t rsc, const float *bias, int flags) noexcept nogil
+    ctypedef void om_thin_fn(Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const float *a, Py_ssize_t rsa, const float *b, Py_ssize_t csb,
+                             float *c, Py_ssize_t rsc, const float *bias, int flags) noexcept nogil
     ctypedef Py_ssize_t om_width_fn(Py_ssize_t m, Py_ssize_t columns) noexcept nogil
     ctypedef struct om_gemm:
         Py_ssize_t lanes
