@@ -193,7 +193,7 @@ def show_config() -> None:
 def _select_first_isa() -> None:
     """ONEMODEL_ISA if set, else the best that this machine runs."""
     wanted = os.environ.get("ONEMODEL_ISA")
-    if wanted is None:
+    if not wanted:  # unset, or empty as a job's settings may leave it
         table.select_isa(available_isas()[-1])
         return
     try:

@@ -22,8 +22,9 @@ def dev():
     return module
 
 
-def test_without_a_command_it_lists_them(dev, capsys):
-    assert dev.main([]) == 0
+@pytest.mark.parametrize("argv", [[], ["help"], ["-h"], ["--help"]], ids=str)
+def test_without_a_command_it_lists_them(dev, capsys, argv):
+    assert dev.main(argv) == 0
     shown = capsys.readouterr().out
     for command in dev.COMMANDS:
         assert f"  {command.__name__.replace('_', '-')} " in shown and command.__doc__ in shown

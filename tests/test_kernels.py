@@ -240,7 +240,7 @@ EDGES = [
     ("clamp_bwd", ([-1, 1, 0, -1.5, 1.5, NAN], [-1] * 6, [1] * 6, [7] * 6), [7, 7, 7, 0.0, 0.0, 0.0]),
     ("pow_bwd_a", ([0.0, 2, 0.0, 3], [0.0, 0.0, 2, 2], [5, 5, 5, 5]), [0.0, 0.0, 0.0, 30]),
     ("pow_bwd_b", ([0.0, 0.0, 1, 2], [2, 0.0, 3, 0.0], [5, 5, 5, 5]), [0.0, 0.0, 0.0, 5 * math.log(2)]),
-    ("div_bwd_b", ([3, 3], [2, 0.0], [4, 4]), [-3, -INF]),
+    ("div_bwd_b", ([3, 3, 1e-25, 1e25, 0], [2, 0.0, 1e-25, 1e25, 1e-40], [4, 4, 1, 1, 1]), [-3, -INF, -F(1) / F(1e-25), -F(1) / F(1e25), -0.0]),
     # C99 F.9.4.4
     ("pow", ([0.0, -0.0, -0.0, 0.0, -0.0, -0.0, -1, -1, NAN, 1, 1, -8, -8], [-3, -3, -2, 3, 3, 0.5, INF, -INF, 0.0, NAN, INF, 1 / 3, 3]),
      [INF, -INF, INF, 0.0, -0.0, 0.0, 1, 1, 1, 1, 1, NAN, -512]),
@@ -285,7 +285,7 @@ def test_arithmetic_is_one_ieee_operation():
         wants = {"add": ((a, b), a + b), "sub": ((a, b), a - b), "mul": ((a, b), a * b), "div": ((a, b), a / b), "square": ((a,), a * a),
                  "sqrt": ((a,), np.sqrt(a)), "neg": ((a,), -a), "abs": ((a,), np.abs(a)), "sigmoid_bwd": ((y, g), g * y * (1 - y)),
                  "tanh_bwd": ((y, g), g * (1 - y * y)), "sqrt_bwd": ((y, g), g / (2 * y)), "square_bwd": ((a, g), g * (2 * a)),
-                 "div_bwd_b": ((a, b, g), -((g * a) / (b * b)))}
+                 "div_bwd_b": ((a, b, g), -(g * ((a / b) / b)))}
         wants["sin_bwd"] = ((a, g), g * probe.run("cos", a, mode=1))
         wants["cos_bwd"] = ((a, g), -(g * probe.run("sin", a, mode=1)))
     for name, (arrays, want) in wants.items():

@@ -98,6 +98,7 @@ def test_environment_chooses_the_instruction_set():
     code = "import onemodel as om; print(om.get_isa())"
     for isa in om.available_isas():
         assert python(code, ONEMODEL_ISA=isa)[0] == isa
+    assert python(code, ONEMODEL_ISA="")[0] == python(code)[0]
     out, err = python(code, ONEMODEL_ISA="mmx")
     assert out == "" and "ONEMODEL_ISA='mmx' is not available here; available: scalar" in err
 

@@ -317,8 +317,8 @@ def main(argv):
     shown = "\n".join(f"  {name:9} {c.__doc__}" for name, c in commands.items())
     parser = argparse.ArgumentParser(prog="dev.py", add_help=False, usage="python3 tools/dev.py COMMAND [options]")
     parser.add_argument("command", nargs="?")
-    known, rest = parser.parse_args(argv[:1]), argv[1:]
-    if known.command is None:
+    known, rest = parser.parse_args(["help"] if argv[:1] in (["-h"], ["--help"]) else argv[:1]), argv[1:]
+    if known.command in (None, "help"):
         print(f"usage: {parser.usage}\n\n{shown}")
         return 0
     if known.command not in commands:

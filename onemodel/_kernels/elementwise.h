@@ -46,7 +46,7 @@
     ROW(map3, softplus, "(x, b, threshold): log(1 + e^(b x)) / b, x where b x > threshold") \
     ROW(map4, softplus_bwd, "(x, b, threshold, g): g sigmoid(b x), g where b x > threshold") \
     ROW(map3, fma, "a b + c rounded once: the step of exact products, here to be checked by itself") \
-    ROW(map3, div_bwd_b, "(a, b, g): -(g a) / (b b)") \
+    ROW(map3, div_bwd_b, "(a, b, g): -g ((a / b) / b)") \
     ROW(map3, maximum_bwd, "(a, b, g): the share of a: 0 where a < b, g/2 where equal, else g; swap a and b for the share of b") \
     ROW(map3, minimum_bwd, "(a, b, g): the share of a: 0 where a > b, g/2 where equal, else g; swap a and b for the share of b") \
     ROW(map3, pow_bwd_a, "(a, b, g): g (b a^(b-1)), 0 where b is 0") \
@@ -157,7 +157,7 @@ OM_MAP3(softplus, x, b, threshold, lane_softplus(x, b, threshold))
 OM_MAP4(softplus_bwd, x, b, threshold, g, vf_mul(g, lane_softplus_slope(x, b, threshold)))
 
 OM_MAP3(fma, a, b, c, vf_fma(a, b, c))
-OM_MAP3(div_bwd_b, a, b, g, vf_neg(vf_div(vf_mul(g, a), vf_mul(b, b))))
+OM_MAP3(div_bwd_b, a, b, g, vf_neg(vf_mul(g, vf_div(vf_div(a, b), b)))) /* g a and b b would leave the range where the slope does not */
 OM_MAP3(maximum_bwd, a, b, g, vf_select(vf_lt(a, b), ZERO, vf_select(vf_eq(a, b), vf_mul(g, vf_set(0.5f)), g)))
 OM_MAP3(minimum_bwd, a, b, g, vf_select(vf_lt(b, a), ZERO, vf_select(vf_eq(a, b), vf_mul(g, vf_set(0.5f)), g)))
 OM_MAP3(pow_bwd_a, a, b, g, vf_select(vf_eq(b, ZERO), ZERO, vf_mul(g, vf_mul(b, lane_pow(a, vf_sub(b, ONE))))))
