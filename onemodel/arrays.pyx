@@ -20,12 +20,12 @@ cdef dict codes = {d: i for i, d in enumerate(dtypes)}
 cdef tuple names = tuple(d.name for d in dtypes)
 
 
-def code_of(dtype):
-    """The code of a data type; TypeError names the five that exist."""
+def code_of(dtype, str op=""):
+    """The code of a data type; TypeError names the five that exist, and the operator."""
     try:
         return codes[np.dtype(dtype)]
     except (KeyError, TypeError):
-        raise TypeError(f"dtype {dtype!r} is not supported; use one of {', '.join(names)}") from None
+        raise TypeError(f"{op}{': ' if op else ''}dtype {dtype!r} is not supported; use one of {', '.join(names)}") from None
 
 
 cpdef Tensor require(object x, str op):

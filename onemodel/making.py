@@ -65,7 +65,7 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
             raise ValueError(f"tensor: expected nested lists of equal lengths: {error}") from None
     if source.dtype.kind not in "fiub":
         raise TypeError(f"tensor: data of type {source.dtype} is not supported; use numbers or bool (integers that fit int64)")
-    target = _default_type(source) if dtype is None else DTYPES[code_of(dtype)]
+    target = _default_type(source) if dtype is None else DTYPES[code_of(dtype, "tensor")]
     result = _empty(source.shape, code_of(target))
     array_view(result, "tensor")[...] = _converted(source, target)
     return _leaf(result, requires_grad, "tensor")
@@ -92,7 +92,7 @@ def read_size(sizes: tuple, op: str) -> tuple:
 
 
 def _filled(shape: tuple, value: Any, dtype: Any, requires_grad: bool, op: str) -> Tensor:
-    result = _empty(shape, code_of(dtype), op)
+    result = _empty(shape, code_of(dtype, op), op)
     array = array_view(result, op)
     try:
         with np.errstate(over="ignore"):  # beyond float32 is inf, as a cast makes it
@@ -106,7 +106,7 @@ def _filled(shape: tuple, value: Any, dtype: Any, requires_grad: bool, op: str) 
 
 def empty(*size: Any, dtype: Any = np.float32, requires_grad: bool = False) -> Tensor:
     """A tensor of a shape, its values whatever the memory held."""
-    result = _empty(read_size(size, "empty"), code_of(dtype))
+    result = _empty(read_size(size, "empty"), code_of(dtype, "empty"))
     return _leaf(result, requires_grad, "empty")
 
 
@@ -142,7 +142,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
     count = -((start - end) // step) if integers else math.ceil((end - start) / step)
     if count >= 1 << 60:
         raise MemoryError(f"arange: {count} elements have more bytes than a 64-bit size can count")
-    result = _empty((int(count),), code_of(dtype if dtype is not None else np.int64 if integers else np.float32))
+    result = _empty((int(count),), code_of(dtype if dtype is not None else np.int64 if integers else np.float32, "arange"))
     view = array_view(result, "arange")
     view[...] = _converted(np.arange(count) * step + start if count else np.empty(0), view.dtype)
     return _leaf(result, requires_grad, "arange")

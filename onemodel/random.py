@@ -116,7 +116,7 @@ def stream(generator: Generator | None, op: str) -> Generator:
 
 
 def _float32(dtype: Any, op: str) -> int:
-    code = code_of(dtype)
+    code = code_of(dtype, op)
     if code != 0:
         raise TypeError(f"{op}: random numbers of this kind are float32, not {DTYPES[code]}; write .cast(om.{DTYPES[code]})")
     return code
@@ -147,7 +147,7 @@ def randint(low: int, high: Any = None, size: Any = None, *, generator: Generato
     low, high = index_of("randint", "low", low), index_of("randint", "high", high)
     if size is None:
         raise TypeError("randint: size is missing; () gives one number")
-    code = code_of(dtype)
+    code = code_of(dtype, "randint")
     if DTYPES[code].kind not in "iu":
         raise TypeError(f"randint: expected an integer type, got {DTYPES[code]}; write .cast(om.{DTYPES[code]})")
     limits = np.iinfo(DTYPES[code])

@@ -1,4 +1,4 @@
-"""Reductions of tensors and their rule: sum, mean, amax, amin over any axes; argmax.
+"""Reductions of tensors and their rules: sum, mean, amax, amin, var, std over any axes; argmax.
 
 The gradient of a sum is a stretched view of the incoming one: no pass over memory. Other types than float32 are NumPy's to add.
 """
@@ -6,14 +6,15 @@ The gradient of a sum is a stretched view of the incoming one: no pass over memo
 import numpy as np
 
 from onemodel._kernels.elementwise cimport MAP2, Operand, map_flat
+from onemodel._kernels.norm cimport spread
 from onemodel._kernels.reduce cimport AMAX, AMIN, MEAN, SUM, argmax as argmax_kernel, extremum_bwd, reduce as reduce_kernel
 from onemodel._kernels.table cimport current_mode, row_index, table_of
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
 from onemodel.rules cimport edge_shape
 from onemodel.arguments cimport truth
 from onemodel.arrays cimport require
-from onemodel.tensor cimport (FLOAT32, INT64, MAX_NDIM, Record, Rule, Tensor, alias, attach, data_of, densely, edge_of, new_tensor,
-                              new_view, normal_axis, recording)
+from onemodel.tensor cimport (FLOAT32, INT64, MAX_NDIM, Record, Rule, Tensor, alias, attach, data_of, densely, edge_of, new_like,
+                              new_tensor, new_view, normal_axis, recording)
 from libc.stdint cimport int64_t
 
 from onemodel.arrays import array_view
@@ -187,4 +188,99 @@ def argmax(x, dim=None, keepdim=False):
     return out
 
 
-RULES = {rule.name: rule for rule in RULES_BY_KIND}
+# ---- var and std ----
+
+cdef Tensor laid_out(Tensor x, unsigned long long mask, str op):
+    """x contiguous with the reduced dimensions last, in their order."""
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef Py_ssize_t[MAX_NDIM] steps
+    cdef int rank = 0, i, last
+    for last in range(2):
+        for i in range(x.rank):
+            if mask >> i & 1 == last:
+                dims[rank], steps[rank] = x.dims[i], x.steps[i]
+                rank += 1
+    return densely(new_view(x, rank, dims, steps, x.offset), op)
+
+
+cdef class SpreadRule(Rule):
+    """saved: x; attributes: (bits of the reduced axes, divisor)."""
+    cdef bint root
+
+    cdef object backward(self, Record r, Tensor g):
+        cdef Py_ssize_t[MAX_NDIM] steps
+        cdef unsigned long long mask = r.attributes[0]
+        cdef double divisor = r.attributes[1]
+        cdef Tensor x = <Tensor>r.saved[0], rows, dx
+        cdef int i, rank = 0, last, mode = r.mode
+        data_of(x, self.name)
+        rows, g = laid_out(x, mask, self.name), densely(g, self.name)
+        dx = new_like(rows, False)
+        cdef const float *px = <const float *>data_of(rows, self.name)
+        cdef const float *pg = <const float *>data_of(g, self.name)
+        cdef float *to = <float *>data_of(dx, self.name)
+        cdef Py_ssize_t n = g.count, cols = x.count // n if n else 0
+        cdef bint root = self.root
+        pin(rows.storage)
+        pin(g.storage)
+        with nogil:
+            spread(mode, n, cols, px, pg, divisor, root, to)
+        unpin(g.storage)
+        unpin(rows.storage)
+        for last in range(2):
+            for i in range(x.rank):
+                if mask >> i & 1 == last:
+                    steps[i] = dx.steps[rank]
+                    rank += 1
+        return new_view(dx, x.rank, x.dims, steps, dx.offset)
+
+
+cdef SpreadRule VAR = SpreadRule(), STD = SpreadRule()
+VAR.name, VAR.root = "var", False
+STD.name, STD.root = "std", True
+
+
+cdef Tensor spread_of(SpreadRule rule, Tensor x, object dim, double correction, bint keepdim):
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef str op = rule.name
+    cdef unsigned long long mask = axes_of(dim, x.rank, op)
+    cdef Py_ssize_t cols = 1
+    cdef int rank = 0, i, mode = current_mode()
+    cdef bint root = rule.root
+    cdef double divisor
+    cdef Tensor out, rows
+    if x.code != FLOAT32:
+        raise TypeError(f"{op}: expected float32, got {x.dtype}; write .cast(om.float32)")
+    data_of(x, op)
+    for i in range(x.rank):
+        if mask >> i & 1:
+            cols *= x.dims[i]
+        if keepdim or not mask >> i & 1:
+            dims[rank] = 1 if mask >> i & 1 else x.dims[i]
+            rank += 1
+    divisor = <double>cols - correction
+    if divisor < 0:
+        divisor = 0
+    rows, out = laid_out(x, mask, op), new_tensor(FLOAT32, rank, dims, True)
+    cdef const float *px = <const float *>data_of(rows, op)
+    cdef float *to = <float *>data_of(out, op)
+    pin(rows.storage)
+    pin(out.storage)
+    with nogil:
+        spread(mode, out.count, cols, px, NULL, divisor, root, to)
+    unpin(out.storage)
+    unpin(rows.storage)
+    if x.wants_grad and recording():
+        attach(out, rule, (edge_of(x),), (x,), (mask, divisor), mode)
+    return out
+
+
+def var(x, dim, double correction, keepdim):
+    return spread_of(VAR, require(x, "var"), dim, correction, truth("var", "keepdim", keepdim))
+
+
+def std(x, dim, double correction, keepdim):
+    return spread_of(STD, require(x, "std"), dim, correction, truth("std", "keepdim", keepdim))
+
+
+RULES = {(<Rule>rule).name: rule for rule in RULES_BY_KIND + [VAR, STD]}

@@ -480,7 +480,7 @@ def basic_index(Tensor t not None, key):
 def cast(x, dtype):
     """The values in another type. float32 to an integer truncates, saturates, and makes 0 of NaN; no gradient passes an integer."""
     cdef Tensor t = require(x, "cast")
-    cdef int code = code_of(dtype)
+    cdef int code = code_of(dtype, "cast")
     if code == t.code:
         data_of(t, "cast")
         return t

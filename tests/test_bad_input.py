@@ -143,3 +143,24 @@ def test_flags(name):
             result = call(name, {**options, place: bad})
             assert isinstance(result, TypeError), f"{name}: {place}={bad!r} gave {result!r}, expected TypeError"
             assert str(result).startswith(f"{name}: {place} must be True"), f"{name}: {place}={bad!r}: {result}"
+
+
+@pytest.mark.parametrize("name", [name for name in OPS if name in FUNCTIONS])
+def test_a_class_is_no_tensor(name):
+    """A class has the attributes of its instances, dtype and shape among them, but not their values."""
+    given, others = arguments(name, OPS[name].samples[0])
+    for place in (p for p, v in given.items() if p not in others and isinstance(v, om.Tensor)):
+        for bad in (np.float32, np.ndarray, om.Tensor):
+            result = call(name, {**given, place: bad})
+            assert isinstance(result, (TypeError, ValueError)), f"{name}: {place}={bad} gave {result!r}"
+
+
+def test_errors_name_the_operator_that_was_called():
+    for function, words in (
+        (lambda: om.clamp(np.float32, 0, 1), "clamp: expected a Tensor"), (lambda: om.cast(om.ones(2), "foo"), "cast: dtype 'foo'"),
+        (lambda: om.logsumexp(om.ones(2, 3), ()), r"logsumexp: dim names no dimension of shape \(2, 3\)"), (lambda: om.zeros(2, dtype="foo"), "zeros: dtype"),
+        (lambda: om.rand(2, dtype="foo"), "rand: dtype"), (lambda: om.tensor(1, dtype="foo"), "tensor: dtype"),
+    ):  # fmt: skip
+        with pytest.raises((TypeError, ValueError), match=f"^{words}"):
+            function()
+    assert om.logsumexp(om.tensor(2.0), ()).item() == 2

@@ -1,4 +1,4 @@
-"""Owns the tests of functions that are composed of operators: max, min, var, std, one_hot, adaptive_avg_pool1d, and of the module that has all functions."""
+"""Owns the tests of functions that are composed of operators: max, min, one_hot, adaptive_avg_pool1d, of var and std, and of the module that has all functions."""
 
 import importlib.util
 import itertools
@@ -69,12 +69,49 @@ def test_extremes(name, place):
     assert getattr(om.ones(0, 3), name)(1).values.shape == (0,)
 
 
+@BOTH
+@pytest.mark.parametrize("data", [
+    [1e30, 2e30, 4e30], [1e-40, 2e-40, 5e-40], [-3e38, 3e38, 0, 0, 0, 0], [1e-25, -3e-25, 2e-25] * 50, 1e6 + np.random.default_rng(0).normal(size=1000),
+    np.full(1001, 0.1), [2.5],
+], ids=["large", "denormal", "whole_range", "small", "offset", "equal", "one"])  # fmt: skip
+def test_variance_is_of_doubles(data, mode):
+    """Neither overflow, nor underflow, nor digits that a rounded mean would lose: each is the float nearest the variance of the floats."""
+    x = np.float32(data)
+    wide, correction = x.astype(np.float64), 1.0 if x.size > 1 else 0.0
+    with om.arithmetic(mode):
+        for laid in (x[None], np.repeat(x[:, None], 3, 1)):
+            dim = laid.shape.index(x.size) if x.size > 1 else 1
+            t = om.tensor(laid, requires_grad=True)
+            y = t.std(dim, correction=correction)
+            with np.errstate(over="ignore"):
+                np.testing.assert_allclose(y.detach().numpy(), np.full(y.shape, np.float32(wide.std(ddof=correction))), rtol=2e-7, atol=0)
+                np.testing.assert_allclose(t.var(dim, correction=correction).detach().numpy(), np.full(y.shape, np.float32(wide.var(ddof=correction))), rtol=2e-7)
+            y.sum().backward()
+            slope = (wide - wide.mean()) / ((x.size - correction) * wide.std(ddof=correction)) if len(set(x)) > 1 else np.zeros_like(wide)
+            np.testing.assert_allclose(t.grad.numpy(), np.broadcast_to(np.moveaxis(slope[None], 1, dim), laid.shape), rtol=1e-6, atol=1e-12)
+
+
+def test_the_gradient_of_no_deviation_is_0():
+    x = om.tensor([[2.0, 2.0, 2.0], [1.0, 2.0, 3.0]], requires_grad=True)
+    x.std(1).sum().backward()
+    assert x.grad.tolist() == [[0, 0, 0], [-0.5, 0, 0.5]]
+
+
+def test_unbiased_is_a_correction():
+    x = om.tensor(values((4, 6)))
+    for name in ("var", "std"):
+        for unbiased in (True, False):
+            assert getattr(om, name)(x, 1, unbiased=unbiased).sha256() == getattr(x, name)(1, correction=int(unbiased)).sha256()
+
+
 def test_variance_errors():
     for name in ("var", "std"):
         function = getattr(om, name)
         for call, error, words in (
             (lambda f: f([1.0]), TypeError, "om.tensor"), (lambda f: f(om.tensor([1, 2])), TypeError, "float32"), (lambda f: f(om.ones(2), 1), IndexError, "out of range"),
             (lambda f: f(om.ones(2), keepdim=1), TypeError, "keepdim"), (lambda f: f(om.ones(2), correction="1"), TypeError, "correction"),
+            (lambda f: f(om.ones(2, 2), (0, 0)), om.ShapeError, "named twice"), (lambda f: f(om.ones(2), unbiased=1), TypeError, "unbiased must be True or False"),
+            (lambda f: f(om.ones(2), unbiased=True, correction=1), ValueError, "pass one of them"),
         ):  # fmt: skip
             with pytest.raises(error, match=f"^{name}: .*{words}"):
                 call(function)
@@ -86,7 +123,7 @@ def test_one_hot():
     assert om.one_hot(ids).tolist() == np.eye(3, dtype=int)[ids.numpy()].tolist() and om.one_hot(ids, 5).shape == (2, 2, 5)
     assert om.one_hot(om.tensor(1, dtype=om.int32), 3).tolist() == [0, 1, 0] and om.one_hot(om.tensor([], dtype=om.int64), 3).shape == (0, 3)
     for call, error, words in (
-        (lambda: om.one_hot(ids, 2), IndexError, "id 2 is no class; expected 0 to 1"), (lambda: om.one_hot(om.tensor([-1])), IndexError, "id -1 is no class"),
+        (lambda: om.one_hot(ids, 2), IndexError, "id 2 is no class; expected 0 to 1"), (lambda: om.one_hot(om.tensor([-1])), IndexError, "id -1 is no class; expected 0 or more"),
         (lambda: om.one_hot(om.ones(2)), TypeError, "ids must be int64 or int32"), (lambda: om.one_hot(ids, 0), ValueError, "num_classes must be at least 1"),
         (lambda: om.one_hot(om.tensor([], dtype=om.int64)), ValueError, "num_classes"), (lambda: om.one_hot(ids, 3.0), TypeError, "num_classes must be an integer"),
         (lambda: om.one_hot([1]), TypeError, "om.tensor"),
@@ -122,7 +159,7 @@ def test_they_are_torchs():
     x = values((3, 5, 4))
     ours, theirs = om.tensor(x, requires_grad=True), torch.from_numpy(x).requires_grad_()
     weights = values((3, 4))
-    for f in (lambda t: t.max(1)[0], lambda t: t.min(1).values, lambda t: t.var(1), lambda t: t.std(1, correction=0), lambda t: t.var((1,), correction=2)):
+    for f in (lambda t: t.max(1)[0], lambda t: t.min(1).values, lambda t: t.var(1), lambda t: t.std(1, correction=0), lambda t: t.var((1,), correction=2), lambda t: t.std(1, unbiased=False)):
         ours.grad = theirs.grad = None
         y, z = f(ours), f(theirs)
         np.testing.assert_allclose(y.detach().numpy(), z.detach().numpy(), rtol=2e-6)

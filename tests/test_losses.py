@@ -241,3 +241,29 @@ def test_layers_are_the_operators():
             assert layer(x, t).tolist() == expected.tolist(), layer
     state = nn.BCEWithLogitsLoss(pos_weight=p).state_dict()
     assert list(state) == ["pos_weight"] and repr(nn.HuberLoss()) == "HuberLoss(reduction='mean', delta=1.0)"
+
+
+def test_probabilities_of_no_rows():
+    """The mean of nothing is NaN, as of class indices."""
+    for shape in ((0, 3), (2, 3, 0), (2, 0, 3)):
+        x, t = om.zeros(*shape).requires_grad_(), om.zeros(*shape)
+        for smoothing in (0.0, 0.1):
+            loss = om.cross_entropy(x, t, label_smoothing=smoothing)
+            assert math.isnan(loss.item()) and om.cross_entropy(x, t, reduction="sum", label_smoothing=smoothing).item() == 0
+            loss.backward()
+            assert x.grad.shape == shape
+
+
+@pytest.mark.parametrize("targets", [om.tensor([0, 1]), om.ones(2, 3)], ids=["classes", "probabilities"])
+def test_cross_entropy_names_itself(targets):
+    x = om.ones(2, 3)
+    for wrong in ("a", True, np.True_, om.tensor(0.1), om.ones(2), np.ones(2), None):
+        with pytest.raises(TypeError, match="^cross_entropy: label_smoothing must be a number"):
+            om.cross_entropy(x, targets, label_smoothing=wrong)
+    for wrong in (1.5, -0.1, math.nan):
+        with pytest.raises(ValueError, match="^cross_entropy: label_smoothing must be from 0 to 1"):
+            om.cross_entropy(x, targets, label_smoothing=wrong)
+    for call in (lambda: om.cross_entropy(np.float32, targets), lambda: om.cross_entropy(om.tensor([[1, 2, 3]] * 2), targets), lambda: om.cross_entropy(x, targets, "a"),
+                 lambda: om.cross_entropy(x, targets, om.ones(2)), lambda: om.cross_entropy(om.tensor(1.0), om.tensor(1.0))):  # fmt: skip
+        with pytest.raises((TypeError, ValueError), match="^cross_entropy: "):
+            call()

@@ -292,7 +292,7 @@ def test_add_into_is_one_addition(isa):
     assert np.array_equal(acc, a + b)
 
 
-@pytest.mark.parametrize("kind", ["even", "positive", "zeros", "wide", "ties", "infinite", "tiny"])
+@pytest.mark.parametrize("kind", ["even", "positive", "zeros", "wide", "ties", "infinite", "infinite_at_pace", "tiny"])
 def test_a_long_sum_on_threads_is_the_chain(kind):
     """Windows that threads looked at beforehand join with the chain's bits, on and off the grid, and at any remainder."""
     import onemodel as om
@@ -309,6 +309,9 @@ def test_a_long_sum_on_threads_is_the_chain(kind):
         elif kind == "ties":
             x = np.where(random.random(n) < 0.5, 2.0**24 + 2, 2.0**-29)
         elif kind == "infinite":
+            x[n // 2] = np.inf
+        elif kind == "infinite_at_pace":  # behind a stretch of one binade that grows evenly
+            x = np.abs(x) + 0.1
             x[n // 2] = np.inf
         elif kind == "tiny":
             x *= 1e-39

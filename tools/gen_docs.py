@@ -24,7 +24,7 @@ TYPES = {
     "end": "int", "step": "int", "index": "int", "shape": "Any", "dims": "Any", "dtype": "Any", "key": "Any", "approximate": "str",
     **dict.fromkeys(["running_mean", "running_var"], "Tensor | None"), "eps": "float",
     "align_corners": "bool", "recompute_scale_factor": "bool", "padding_idx": "int", "max_norm": "float", "value": "float",
-    "correction": "float", "num_classes": "int",
+    "correction": "float", "unbiased": "bool", "num_classes": "int",
     "reduction": "str", "ignore_index": "int", "label_smoothing": "float", "min": "float", "max": "float", "tensors": "Sequence[Tensor]",
 }
 

@@ -42,6 +42,10 @@ typedef void om_norm_groups_fn(const double *sum_g, const double *sum_gx, const 
                                ptrdiff_t groups);
 typedef void om_norm_spread_fn(const float *from, ptrdiff_t each, float *to, ptrdiff_t n);
 typedef void om_norm_fold_fn(const double *from, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, float *to);
+/* Of each row the mean and the sum of (x - mean)^2, all in double. */
+typedef void om_moments_fn(const float *x, ptrdiff_t rows, ptrdiff_t cols, double *mean, double *squares);
+/* dx = (x - mean) * scale in double, rounded once */
+typedef void om_moments_bwd_fn(const float *x, ptrdiff_t rows, ptrdiff_t cols, const double *mean, const double *scale, float *dx);
 
 #define OM_NORM(ROW) \
     ROW(norm_squares, norm_squares_rows, "acc[r] += (x - mean[r])^2 over row r, in order") \
@@ -61,7 +65,9 @@ typedef void om_norm_fold_fn(const double *from, ptrdiff_t stride, ptrdiff_t row
     ROW(layer_norm_bwd, layer_norm_bwd, "its gradients: of x, and sums for gamma and beta over the rows, in order") \
     ROW(norm_groups, norm_groups, "means of g * gamma and g * gamma * x^ over groups of channels, from the channels' sums") \
     ROW(norm_spread, norm_spread, "each number of a group at each of its channels") \
-    ROW(norm_fold, norm_fold, "sums of doubles over rows, in order, rounded once to float32")
+    ROW(norm_fold, norm_fold, "sums of doubles over rows, in order, rounded once to float32") \
+    ROW(moments, moments_rows, "mean and sum of (x - mean)^2 of each row in double, in sixteen sums that meet in halves") \
+    ROW(moments_bwd, moments_bwd, "(x - mean) * scale in double, one of each per row, rounded once to float32")
 #endif
 
 #if defined(OM_VARIANT) && !defined(OM_NORM_LOOPS)
@@ -118,6 +124,46 @@ static void k_norm_fold(const double *from, ptrdiff_t stride, ptrdiff_t rows, pt
         double s = 0.0;
         for (ptrdiff_t r = 0; r < rows; r++) s += from[r * stride + c];
         to[c] = rounded(s);
+    }
+}
+
+/* -- variance: sixteen running sums whatever the ISA, so that the bits are the same and the compiler may vectorise ---------------------- */
+
+enum { MOMENT_SUMS = 16 };
+
+static inline double moments_met(double *s) {
+    for (int half = MOMENT_SUMS / 2; half; half /= 2)
+        for (int k = 0; k < half; k++) s[k] += s[k + half];
+    return s[0];
+}
+
+/* Deviations are taken in double: the difference of two floats may be beyond a float, and its square below one. */
+static void k_moments_rows(const float *x, ptrdiff_t rows, ptrdiff_t cols, double *mean, double *squares) {
+    for (ptrdiff_t r = 0; r < rows; r++, x += cols) {
+        double s[MOMENT_SUMS] = {0.0}, q[MOMENT_SUMS] = {0.0};
+        ptrdiff_t c = 0;
+        for (; c + MOMENT_SUMS <= cols; c += MOMENT_SUMS)
+            for (int k = 0; k < MOMENT_SUMS; k++) s[k] += (double)x[c + k];
+        for (int k = 0; c + k < cols; k++) s[k] += (double)x[c + k];
+        const double m = moments_met(s) / (double)cols;
+        for (c = 0; c + MOMENT_SUMS <= cols; c += MOMENT_SUMS)
+            for (int k = 0; k < MOMENT_SUMS; k++) {
+                const double d = (double)x[c + k] - m;
+                q[k] += d * d;
+            }
+        for (int k = 0; c + k < cols; k++) {
+            const double d = (double)x[c + k] - m;
+            q[k] += d * d;
+        }
+        mean[r] = m;
+        squares[r] = moments_met(q);
+    }
+}
+
+static void k_moments_bwd(const float *restrict x, ptrdiff_t rows, ptrdiff_t cols, const double *mean, const double *scale, float *restrict dx) {
+    for (ptrdiff_t r = 0; r < rows; r++, x += cols, dx += cols) {
+        const double m = mean[r], s = scale[r];
+        for (ptrdiff_t c = 0; c < cols; c++) dx[c] = rounded(((double)x[c] - m) * s);
     }
 }
 

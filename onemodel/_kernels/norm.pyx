@@ -2,6 +2,7 @@
 
 No statistic is ever split: pieces are whole channels, rows or groups, so that threads change no bit.
 """
+from libc.math cimport sqrt
 from libc.string cimport memset
 
 from onemodel._kernels.pieces cimport begin, cut, run
@@ -36,6 +37,8 @@ cdef extern from "norm.h" nogil:
                                     Py_ssize_t groups) noexcept nogil
     ctypedef void om_norm_spread_fn(const float *src, Py_ssize_t each, float *to, Py_ssize_t n) noexcept nogil
     ctypedef void om_norm_fold_fn(const double *src, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, float *to) noexcept nogil
+    ctypedef void om_moments_fn(const float *x, Py_ssize_t rows, Py_ssize_t cols, double *mean, double *squares) noexcept nogil
+    ctypedef void om_moments_bwd_fn(const float *x, Py_ssize_t rows, Py_ssize_t cols, const double *mean, const double *scale, float *dx) noexcept nogil
 
 cdef Py_ssize_t SUM_ROWS = row_index("sum", "sum_rows")
 cdef Py_ssize_t SUM_COLUMNS = row_index("sum", "sum_columns")
@@ -58,6 +61,8 @@ cdef Py_ssize_t LAYER_NORM_BWD = row_index("layer_norm_bwd", "layer_norm_bwd")
 cdef Py_ssize_t GROUPS = row_index("norm_groups", "norm_groups")
 cdef Py_ssize_t SPREAD = row_index("norm_spread", "norm_spread")
 cdef Py_ssize_t FOLD = row_index("norm_fold", "norm_fold")
+cdef Py_ssize_t MOMENTS = row_index("moments", "moments_rows")
+cdef Py_ssize_t MOMENTS_BWD = row_index("moments_bwd", "moments_bwd")
 
 cdef enum:
     SIDE = 8        # rows whose chains run beside each other, twice as many where that leaves no thread without work
@@ -462,3 +467,49 @@ cdef int group_norm_bwd(int mode, Py_ssize_t n, Py_ssize_t c, Py_ssize_t p, Py_s
         (<om_norm_fold_fn *> job.table.row[FOLD])(job.sums, c, n, c, dbeta)
     give(room)
     return 0
+
+
+# ---- variance: pieces are rows ----
+
+cdef struct Spread:
+    const om_table *table
+    Py_ssize_t rows, cols, blocks, pieces
+    const float *x
+    const float *g
+    double divisor
+    bint root
+    float *y
+
+
+# Forward without g. Backward takes the moments again: they are doubles, which no tensor could keep.
+cdef void spread_piece(void *context, Py_ssize_t piece) noexcept nogil:
+    cdef Spread *job = <Spread *> context
+    cdef double[SIDE] mean
+    cdef double[SIDE] found
+    cdef double root
+    cdef Py_ssize_t block, first, count, i
+    for block in range(begin(job.blocks, job.pieces, piece), begin(job.blocks, job.pieces, piece + 1)):
+        first = block * SIDE
+        count = SIDE if SIDE < job.rows - first else job.rows - first
+        (<om_moments_fn *> job.table.row[MOMENTS])(job.x + first * job.cols, count, job.cols, mean, found)
+        if job.g == NULL:
+            for i in range(count):
+                found[i] = sqrt(found[i] / job.divisor) if job.root else found[i] / job.divisor
+            (<om_round_fn *> job.table.row[ROUND_SUMS])(found, 1.0, job.y + first, 1, count)
+            continue
+        for i in range(count):
+            if job.root:
+                root = sqrt(found[i] / job.divisor)
+                # A root that is 0 has a slope without end; its gradient is 0, as torch's.
+                found[i] = 0.0 if <float>root == 0 else <double>job.g[first + i] / (root * job.divisor)
+            else:
+                found[i] = 2.0 * <double>job.g[first + i] / job.divisor
+        (<om_moments_bwd_fn *> job.table.row[MOMENTS_BWD])(job.x + first * job.cols, count, job.cols, mean, found, job.y + first * job.cols)
+
+
+cdef void spread(int mode, Py_ssize_t rows, Py_ssize_t cols, const float *x, const float *g, double divisor, bint root, float *y) noexcept nogil:
+    cdef Spread job
+    job.table, job.rows, job.cols, job.x, job.g, job.divisor, job.root, job.y = table_of(mode), rows, cols, x, g, divisor, root, y
+    job.blocks = (rows + SIDE - 1) // SIDE
+    job.pieces = cut_passes(rows * cols, job.blocks)
+    run(spread_piece, &job, job.pieces)

@@ -3,7 +3,7 @@
 Every output is one chain over the reduced axes in row-major order, whatever the strides; blocks and threads go over outputs. Only fast
 mode splits a sum of everything, at fixed places, and joins the parts in order; in exact mode threads look at its windows beforehand.
 """
-from libc.math cimport INFINITY, NAN, fabs, frexp, ldexp
+from libc.math cimport INFINITY, NAN, fabs, frexp, isfinite, ldexp
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
@@ -294,8 +294,8 @@ cdef double sum_made(source_fn *source, void *context, Py_ssize_t n) noexcept no
         if job.windows > most:
             job.windows = most
         job.spacing = spacing_at(total) if job.way == OM_BINADE else 0.0
-        # Where the sum grows at the pace it had, the windows up to the end of the binade.
-        if growth > 0.0 and job.spacing > 0.0 and (ldexp(job.spacing, 53) - fabs(total)) / growth < job.windows:
+        # Where the sum grows at the pace it had, the windows up to the end of the binade; an infinity has none.
+        if growth > 0.0 and job.spacing > 0.0 and isfinite(total) and (ldexp(job.spacing, 53) - fabs(total)) / growth < job.windows:
             job.windows = 1 + <Py_ssize_t> ((ldexp(job.spacing, 53) - fabs(total)) / growth)
         job.pieces = cut(LOOK * job.windows * OM_SUM_WINDOW, job.windows)
         run(windows_piece, &job, job.pieces)

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from onemodel.arrays import require
 from onemodel.inplace import install
 from onemodel.ops import layouts
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
@@ -237,7 +238,7 @@ def clamp(x, min=None, max=None):
     for bound in (min, max):
         if bound is not None and not isinstance(bound, (int, float, np.integer, np.floating)):
             raise TypeError(f"clamp: min and max must be numbers, got {type(bound).__name__}; use maximum and minimum for tensors")
-    if getattr(x, "dtype", None) is not None and x.dtype.kind in "iu":
+    if require(x, "clamp").dtype.kind in "iu":
         info = np.iinfo(x.dtype)
         return Clamp.kernel(x, info.min if min is None else min, info.max if max is None else max)
     return Clamp.kernel(x, -math.inf if min is None else min, math.inf if max is None else max)

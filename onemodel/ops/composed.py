@@ -1,9 +1,8 @@
-"""Owns functions that users of torch know and that are composed of operators: max, min, var, std, one_hot, adaptive_avg_pool1d. Must not contain an
+"""Owns functions that users of torch know and that are composed of operators: max, min, one_hot, adaptive_avg_pool1d. Must not contain an
 operator class."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +10,12 @@ import numpy as np
 from onemodel.arrays import axis_of, require
 from onemodel.errors import ShapeError
 from onemodel.making import arange
-from onemodel.ops.arithmetic import maximum, minimum, square
+from onemodel.ops.arithmetic import maximum, minimum
 from onemodel.ops.compare import eq
-from onemodel.ops.functions import sqrt
 from onemodel.ops.gather import gather
-from onemodel.ops.parameters import flag, floats, index_of, real
+from onemodel.ops.parameters import flag, floats, index_of
 from onemodel.ops.pooling import adaptive_avg_pool2d
-from onemodel.ops.reduce import amax, amin, argmax, argmin, mean
-from onemodel.ops.reduce import sum as total
+from onemodel.ops.reduce import amax, amin, argmax, argmin
 from onemodel.registry import public
 from onemodel.tensor import Tensor
 
@@ -57,27 +54,6 @@ def min(x, dim=None, keepdim=False):  # noqa: A001 - the field's name
     return _extreme("min", x, dim, keepdim, minimum, amin, argmin)
 
 
-def _variance(op: str, x: Any, dim: Any, correction: Any, keepdim: Any) -> Tensor:
-    floats(op, x=x)
-    keepdim = flag(op, "keepdim", keepdim)
-    less = real(op, "correction", correction)
-    dims = tuple(axis_of(op, d, x.ndim) for d in (dim if isinstance(dim, (tuple, list)) else () if dim is None else (dim,))) or tuple(range(x.ndim))
-    count = math.prod(x.shape[d] for d in dims) if x.ndim else 1
-    return total(square(x - mean(x, dims, True)), dims, keepdim) / (count - less if count > less else 0.0)
-
-
-@public()
-def var(x, dim=None, *, correction=1, keepdim=False):
-    """Σ(x - mean)² / (n - correction) over all dimensions, one, or several; NaN where n is not above the correction."""
-    return _variance("var", x, dim, correction, keepdim)
-
-
-@public()
-def std(x, dim=None, *, correction=1, keepdim=False):
-    """The root of `var`."""
-    return sqrt(_variance("std", x, dim, correction, keepdim))
-
-
 @public(method=False)
 def one_hot(input, num_classes=-1):
     """Rows of zeros with a 1 at each id: int64 of shape [..., num_classes]; -1 counts the classes, up to the largest id."""
@@ -88,7 +64,7 @@ def one_hot(input, num_classes=-1):
         raise ValueError(f"one_hot: num_classes must be at least 1, or -1 where there are ids to count by, got {count}")
     low, high = (int(amin(ids)), int(amax(ids))) if ids.numel() else (0, 0)
     if low < 0 or (count > 0 and high >= count):
-        raise IndexError(f"one_hot: id {low if low < 0 else high} is no class; expected 0 to {count - 1 if count > 0 else 'any number'}")
+        raise IndexError(f"one_hot: id {low if low < 0 else high} is no class; expected {f'0 to {count - 1}' if count > 0 else '0 or more'}")
     classes = arange(high + 1 if count == -1 else count).cast(ids.dtype)
     return eq(ids.unsqueeze(-1), classes).cast(np.int64)
 

@@ -9,7 +9,7 @@ import numpy as np
 from onemodel import calls, views
 from onemodel.errors import ShapeError
 from onemodel.ops.arithmetic import where
-from onemodel.ops.parameters import index_of
+from onemodel.ops.parameters import floats, index_of, real
 from onemodel.ops.softmax import log_softmax
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 from onemodel.tensor import Tensor
@@ -146,7 +146,7 @@ class CrossEntropy(Op):
         lp = shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
         if np.asarray(target).dtype.kind == "f":
             t = target * (1 - label_smoothing) + label_smoothing / classes
-            y, divisor = -(wide * t * lp).sum(axis=axis), max(1, x.size // classes)
+            y, divisor = -(wide * t * lp).sum(axis=axis), x.size // classes
         else:
             used = target != ignore_index
             safe = np.where(used, target, 0)
@@ -188,8 +188,7 @@ def _averaged(y: Tensor, reduction: str, divisor: float) -> Tensor:
 def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
     """Cross entropy of logits [C], [N, C] or [N, C, d1, ...] with class indices, or with probabilities of the same shape."""
     code = reduction_code("cross_entropy", reduction)
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"cross_entropy: label_smoothing must be from 0 to 1, got {label_smoothing}")
+    label_smoothing = real("cross_entropy", "label_smoothing", label_smoothing, "from 0 to 1", 0.0, 1.0)
     if isinstance(target, Tensor) and target.dtype.kind == "f":
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     axis = _check_classes("cross_entropy", input, target, weight, ignore_index)
@@ -218,13 +217,16 @@ def _along(weight: Tensor, ndim: int, axis: int) -> Tensor:
 
 
 def _soft_cross_entropy(input, target, weight, reduction, label_smoothing):
-    if not isinstance(input, Tensor) or input.shape != target.shape:
-        raise ShapeError(f"cross_entropy: probabilities must have the input's shape {getattr(input, 'shape', None)}, got {target.shape}")
+    floats("cross_entropy", input=input, **({} if weight is None else {"weight": weight}))
+    if input.ndim == 0 or input.shape != target.shape:
+        raise ShapeError(f"cross_entropy: probabilities need the input's shape and a dimension of classes, got {target.shape} for {input.shape}")
     axis = 0 if input.ndim == 1 else 1
     classes = input.shape[axis]
-    if label_smoothing:
+    if weight is not None and weight.shape != (classes,):
+        raise ShapeError(f"cross_entropy: expected a weight of shape ({classes},), got {weight.shape}")
+    if label_smoothing and classes:
         target = target * (1.0 - label_smoothing) + label_smoothing / classes
     terms = log_softmax(input, axis) * target
     if weight is not None:
         terms = terms * _along(weight, input.ndim, axis)
-    return _averaged(-terms.sum(axis), reduction, max(1, input.numel() // classes))
+    return _averaged(-terms.sum(axis), reduction, input.numel() // classes if classes else 0)

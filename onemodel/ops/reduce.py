@@ -1,4 +1,4 @@
-"""sum, mean, amax, amin, argmax, argmin: over all, one or several dimensions."""
+"""sum, mean, var, std, amax, amin, argmax, argmin: over all, one or several dimensions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onemodel import reductions
 from onemodel.arrays import array_view, axis_of, code_of, empty, require
 from onemodel.errors import ShapeError
 from onemodel.ops.arithmetic import neg
-from onemodel.ops.parameters import flag
+from onemodel.ops.parameters import flag, real
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
 
 
@@ -80,6 +80,73 @@ class Mean(Op):
 def mean(x, dim=None, keepdim=False):
     """Arithmetic mean over all dimensions, one, or several."""
     return reductions.mean(x, dim, keepdim)
+
+
+def _correction(op, correction, unbiased):
+    """What is taken off the count; torch's older `unbiased` says 1 or 0."""
+    if unbiased is None:
+        return real(op, "correction", 1 if correction is None else correction)
+    if correction is not None:
+        raise ValueError(f"{op}: correction and unbiased say the same; pass one of them")
+    return 1.0 if flag(op, "unbiased", unbiased) else 0.0
+
+
+_SPREAD_SAMPLES = [
+    *[s for s in _samples() if s.name not in ("scalar", "lone")],
+    Sample("scalar", (Input(()),), {"correction": 0.0}, 4.0, False),  # a root of 0 has no slope
+    Sample("population", (Input((5, 40)),), {"dim": -1, "correction": 0.0}),
+    Sample("fraction", (Input((5, 40)),), {"dim": 0, "correction": 0.5}),
+    Sample("offset", (Input((5, 40), 1e6, 1e6 + 3),), {"dim": 1}, 4.0, False),
+    Sample("large", (Input((3, 30), -2e15, 2e15),), {"dim": 1}, 4.0, False),
+]
+_SPREAD_ERRORS = _errors(False) + [
+    ErrorSample("integer", (Input((3,), dtype="int64"),), TypeError, "float32"),
+    ErrorSample("correction", (Input((3,)),), TypeError, "correction", {"correction": "1"}),
+    ErrorSample("both", (Input((3,)),), ValueError, "pass one of them", {"correction": 1, "unbiased": True}),
+]
+
+
+@register
+class Var(Op):
+    """y = Σ(x - mean)² / (n - correction) over the named dimensions, in double and rounded once; gradient 2g(x - mean) / (n - correction)."""
+
+    kernel = reductions.RULES["var"]
+
+    @staticmethod
+    def reference(x, dim=None, correction=1, keepdim=False):
+        return np.var(x, axis=_axes(dim), ddof=correction, keepdims=keepdim)
+
+    samples = _SPREAD_SAMPLES
+    error_samples = _SPREAD_ERRORS
+
+
+@public()
+def var(x, dim=None, *, correction=None, keepdim=False, unbiased=None):
+    """Σ(x - mean)² / (n - correction) over all dimensions, one, or several; correction is 1 unless given, and 0 for `unbiased=False`.
+
+    Where n is not above the correction the divisor is 0.
+    """
+    return reductions.var(x, dim, _correction("var", correction, unbiased), keepdim)
+
+
+@register
+class Std(Op):
+    """y = √var, in double and rounded once; gradient g(x - mean) / ((n - correction)·y), and 0 where y is 0."""
+
+    kernel = reductions.RULES["std"]
+
+    @staticmethod
+    def reference(x, dim=None, correction=1, keepdim=False):
+        return np.std(x, axis=_axes(dim), ddof=correction, keepdims=keepdim)
+
+    samples = _SPREAD_SAMPLES
+    error_samples = _SPREAD_ERRORS
+
+
+@public()
+def std(x, dim=None, *, correction=None, keepdim=False, unbiased=None):
+    """The root of `var`."""
+    return reductions.std(x, dim, _correction("std", correction, unbiased), keepdim)
 
 
 @register

@@ -141,6 +141,8 @@ def logsumexp(x, dim, keepdim=False):
     require(x, "logsumexp")
     keepdim = flag("logsumexp", "keepdim", keepdim)
     if isinstance(dim, (tuple, list)):
+        if not dim and x.ndim:
+            raise ValueError(f"logsumexp: dim names no dimension of shape {x.shape}; for all of them write tuple(range(x.ndim))")
         axes = sorted({axis_of("logsumexp", d, x.ndim) for d in dim})
         if len(axes) != len(dim):
             raise ValueError(f"logsumexp: a dimension is named twice in {dim}")
