@@ -55,7 +55,7 @@ cdef Tensor product(Tensor a, bint ta, Tensor b, bint tb, Tensor bias, int mode,
     for i in range(y.batch_rank):
         if b.dims[i] != 1:
             if dims[rank - y.batch_rank + i] not in (1, b.dims[i]):
-                raise ShapeError(f"{op}: batch shapes {a.shape[:-2]} and {b.shape[:-2]} do not broadcast")
+                raise ShapeError(f"{op}: batch shapes {a.shape[:a.rank - 2]} and {b.shape[:b.rank - 2]} do not broadcast")
             dims[rank - y.batch_rank + i] = b.dims[i]
             b_steps[rank - y.batch_rank + i] = y.batch_steps[i]
     for i in range(rank):

@@ -219,6 +219,33 @@ def test_affinity_bounds_the_default():
     assert run_python(code, ONEMODEL_NUM_THREADS="")[0] == "1"
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/task") or len(os.sched_getaffinity(0)) < 2, reason="needs Linux and two CPUs")
+def test_workers_leave_the_callers_cpu_when_they_may_again():
+    """Masks that change under a caller that stays on its CPU: narrowed to that one, workers share it; widened, they leave it."""
+    code = """
+import os, time
+import numpy as np
+from onemodel._kernels import gemm, table
+first, second = sorted(os.sched_getaffinity(0))[:2]
+os.sched_setaffinity(0, {first})
+table.set_num_threads(2); table.set_smallest_piece(16)
+a = np.ones((100, 100), np.float32)
+before = set(os.listdir("/proc/self/task"))
+gemm.matmul_arrays(a, a)
+worker = int((set(os.listdir("/proc/self/task")) - before).pop())
+for mask, expected in ({first}, {first}), ({first, second}, {second}), ({first}, {first}), ({first, second}, {second}):
+    os.sched_setaffinity(worker, mask)
+    end = time.monotonic() + 20
+    while True:
+        gemm.matmul_arrays(a, a)
+        if os.sched_getaffinity(worker) == expected and time.monotonic() > end - 19.9: break
+        if time.monotonic() > end: raise SystemExit(f"{mask}: {os.sched_getaffinity(worker)}")
+print("done")
+"""
+    out, err, status = run_python(code)
+    assert (out, status) == ("done", 0), err
+
+
 def test_threadpoolctl_sees_and_limits_us():
     threadpoolctl = pytest.importorskip("threadpoolctl")
     table.set_num_threads(3)

@@ -69,6 +69,7 @@ cdef Head head_of(const Heads *h, Py_ssize_t index) noexcept nogil:
     one.scores.scale, one.scores.mask_row, one.scores.mask_col = h.scale, h.mask_row, h.mask_col
     one.scores.add = h.add + mask if h.add != NULL else NULL
     one.scores.keep = h.keep + mask if h.keep != NULL else NULL
+    one.scores.seen = -1
     return one
 
 

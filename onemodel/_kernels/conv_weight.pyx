@@ -307,7 +307,7 @@ cdef void weight_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef Py_ssize_t end = min(begin(chunks, j.image_parts, piece // parts_of_dw(j) + 1) * j.images, c.n)
     cdef const float *x
     cdef const float *g
-    cdef float *sum
+    cdef float *sum = NULL
     cdef int flags
     cdef size_t floats = (j.g_floats + 2 * j.sum_floats + j.x_floats + 15) // 16 * 16
     cdef float *gp = <float *>take(floats * sizeof(float) + j.part * sizeof(float *))

@@ -6,7 +6,6 @@ Must not contain arithmetic: every output is one chain over increasing k inside 
 import numpy as np
 
 cimport numpy as cnp
-from libc.stdint cimport uintptr_t
 
 from onemodel._kernels.table cimport current_mode, om_fp_enter, om_fp_leave, om_gemm, parallel, smallest_piece, table_of
 from onemodel._pool.pool cimport give, take
@@ -19,11 +18,24 @@ cdef extern from "kernels.h" nogil:
         OM_GEMM_LAST
         OM_GEMM_BIAS_ROWS
 
+cdef extern from *:
+    """
+    /* Room of this thread for what the piece that it runs has packed: floats of A, and of one panel of B. Not on the stack, which may be
+     * smaller (128 KB by musl's default); the system makes it when a thread first packs, and frees it with the thread. */
+    enum { A_BLOCK = 32768, B_PANEL = 16384 };
+    static _Thread_local struct om_gemm_room { _Alignas(64) float a[A_BLOCK], b[B_PANEL]; } om_room;
+    """
+    enum:
+        A_BLOCK
+        B_PANEL
+    struct om_gemm_room:
+        float *a
+        float *b
+    om_gemm_room om_room
+
 cdef enum:
     K_BLOCK = 384               # steps of k per pass: a panel of B stays in L2, a panel of A in L1
     FEW_ROWS_K_BLOCK = 32       # the same where one row tile reads B once: so many rows of B are read side by side, as memory likes
-    A_BLOCK = 32768             # floats of A that one piece keeps packed on its stack
-    B_PANEL = 16384             # floats of one panel of B packed on a piece's stack
     NARROW_TILES = 10           # up to so many row tiles each panel of B is used once and packed where it is used, or not at all
     FAR_COLUMNS = 256           # floats from one column of a transposed A to the next, from which on it is packed
     FAR_ROWS = 96               # of such an A are packed at a time, and in a piece
@@ -66,10 +78,6 @@ cdef inline Py_ssize_t round_up(Py_ssize_t x, Py_ssize_t to) noexcept nogil:
     return (x + to - 1) // to * to
 
 
-cdef inline float *aligned(float *p) noexcept nogil:
-    return <float *>((<uintptr_t>p + 63) & ~<uintptr_t>63)
-
-
 cdef void tile_apart(const Product *p, float *c, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const float *a, Py_ssize_t rsa, Py_ssize_t csa,
                      const float *b, Py_ssize_t rsb, const float *bias, int flags) noexcept nogil:
     """A tile whose columns in C are apart: computed in a small square and moved."""
@@ -99,10 +107,8 @@ cdef inline void tile(const Product *p, Py_ssize_t i, Py_ssize_t j, Py_ssize_t m
 
 cdef void narrow_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_t j0, Py_ssize_t j1) noexcept nogil:
     """Few row tiles: for each panel of B all of them in turn, so that a panel is read or packed once."""
-    cdef float a_room[A_BLOCK + 16]
-    cdef float b_room[B_PANEL + 16]
     cdef float *ap = NULL
-    cdef float *bp = aligned(b_room)
+    cdef float *bp = om_room.b
     cdef const float *bt
     cdef Py_ssize_t wa = round_up(p.mr, p.g.lanes), tiles = (i1 - i0 + p.mr - 1) // p.mr
     cdef Py_ssize_t k0 = 0, kk, t, i, j, mm, nn, rsb
@@ -113,7 +119,7 @@ cdef void narrow_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_
         if p.packed_a != NULL:
             ap = p.packed_a + k0 * tiles * wa
         elif p.pack_a:
-            ap = aligned(a_room)
+            ap = om_room.a
             p.g.pack(p.a + i0 * p.rsa + k0 * p.csa, p.csa, p.rsa, kk, i1 - i0, p.mr, ap)
         j = j0
         while j < j1:
@@ -144,8 +150,7 @@ cdef inline float *panel(const Product *p, Py_ssize_t k0, Py_ssize_t kk, Py_ssiz
 
 cdef void wide_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_t j0, Py_ssize_t j1) noexcept nogil:
     """Many row tiles over a packed B, or one in place: some panels of A are packed, each of them stays in L1 and meets every panel of B, which stream from L2."""
-    cdef float a_room[A_BLOCK + 16]
-    cdef float *ap = aligned(a_room)
+    cdef float *ap = om_room.a
     cdef const float *at
     cdef Py_ssize_t wa = round_up(p.mr, p.g.lanes)
     cdef Py_ssize_t k0 = 0, kk, i, j, mm, nn, rsa, csa, t, tiles

@@ -9,7 +9,7 @@ from onemodel._kernels.gemm cimport gemm
 from onemodel._kernels.panels cimport Panels, multiply_panels, pack_into, panels_size
 from onemodel._kernels.pieces cimport begin
 from onemodel._kernels.reduce cimport SUM, reduce
-from onemodel._kernels.table cimport OM_MOST_GROUPS, OM_MOST_PARTS, om_map2_fn, om_table, parallel_steps, row_index, smallest_piece, table_of, thread_count
+from onemodel._kernels.table cimport OM_MOST_STEPPERS, OM_MOST_PARTS, om_map2_fn, om_table, parallel_steps, row_index, smallest_piece, table_of, thread_count
 from onemodel._pool.pool cimport give, take
 
 cdef extern from "kernels.h" nogil:
@@ -84,7 +84,7 @@ cdef void forward_step(void *context, Py_ssize_t group, Py_ssize_t turn, Py_ssiz
     cdef Py_ssize_t lo = begin(r.batch, job.groups, group), hi = begin(r.batch, job.groups, group + 1), n = r.hidden, width = r.cell * n
     cdef Py_ssize_t j = first_unit(job, part), units = first_unit(job, part + 1) - j, block, b, at, here, wide
     cdef const float *h = state_before(r, turn, r.y, r.h0, job.zeros)
-    cdef const float *c
+    cdef const float *c = NULL
     if job.parts > 1:
         for b in range(lo, hi):
             fetch_lines(h + b * n, n)
@@ -135,7 +135,7 @@ cdef void cut(Job *job) noexcept nogil:
     weights too often for what they compute, so units are cut then, where a step is long enough to wait for it."""
     cdef const Recurrent *r = job.r
     cdef double step = <double>r.batch * r.cell * r.hidden * r.hidden / MADDS_PER_ELEMENT
-    cdef Py_ssize_t threads = min(thread_count(), OM_MOST_GROUPS)
+    cdef Py_ssize_t threads = min(thread_count(), OM_MOST_STEPPERS)
     job.groups = max(min(threads, r.batch // MANY_ROWS), 1)
     job.parts = <Py_ssize_t>min(min(threads // job.groups, OM_MOST_PARTS), min(<double>(r.hidden // job.table.gemm.nr),
                                                                               step * STEPS_PER_PIECE / job.groups / smallest_piece()))
@@ -229,7 +229,7 @@ cdef int recurrent_bwd(int mode, const Recurrent *r, const RecurrentGradients *g
     cdef Job job
     cdef Py_ssize_t n = r.hidden, width = r.cell * n, rows = r.steps * r.batch, state = r.batch * n
     cdef Py_ssize_t ld = width + LINE if width % PAGE == 0 else width  # rows a multiple of a page apart share one set of L1
-    cdef float *room = <float *>take(max((rows * (ld * (1 if r.cell == LSTM else 2) + n) + 3 * state) * sizeof(float), 1))
+    cdef float *room = <float *>take(max(rows * (ld * (1 if r.cell == LSTM else 2) + n) + 3 * state, 1) * sizeof(float))
     cdef int status = 0
     if room == NULL:
         return -1

@@ -21,16 +21,11 @@ typedef struct counter {
     char rest[128 - sizeof(ptrdiff_t)];
 } counter;
 
-typedef struct group {
-    counter done;               /* parts done, over all steps */
-    counter begun[OM_MOST_PARTS]; /* steps that a part was begun for */
-} group;
-
 typedef struct job {
     om_step_fn *task;
     void *context;
     ptrdiff_t steps, parts;
-    group *groups;
+    counter *counters; /* of each group: parts done, over all steps; then, of each part, steps that it was begun for */
 } job;
 
 static inline void wait_briefly(int looks) {
@@ -45,26 +40,23 @@ static inline void wait_briefly(int looks) {
 static void run_steps(void *context, ptrdiff_t piece) {
     const job *j = context;
     const ptrdiff_t at = piece / j->parts, own = piece % j->parts;
-    group *g = &j->groups[at];
-    ptrdiff_t step = atomic_load_explicit(&g->done.n, memory_order_acquire) / j->parts; /* who comes late joins where the others are */
+    counter *done = &j->counters[at * (j->parts + 1)], *begun = done + 1;
+    ptrdiff_t step = atomic_load_explicit(&done->n, memory_order_acquire) / j->parts; /* who comes late joins where the others are */
     for (; step < j->steps; step++) {
         for (ptrdiff_t i = 0; i < j->parts; i++) {
             const ptrdiff_t part = (own + i) % j->parts;
             ptrdiff_t expected = step;
-            if (!atomic_compare_exchange_strong_explicit(&g->begun[part].n, &expected, step + 1, memory_order_relaxed, memory_order_relaxed)) continue;
+            if (!atomic_compare_exchange_strong_explicit(&begun[part].n, &expected, step + 1, memory_order_relaxed, memory_order_relaxed)) continue;
             j->task(j->context, at, step, part);
-            atomic_fetch_add_explicit(&g->done.n, 1, memory_order_release);
+            atomic_fetch_add_explicit(&done->n, 1, memory_order_release);
         }
-        for (int looks = 0; atomic_load_explicit(&g->done.n, memory_order_acquire) < (step + 1) * j->parts; looks += looks < PATIENCE) wait_briefly(looks);
+        for (int looks = 0; atomic_load_explicit(&done->n, memory_order_acquire) < (step + 1) * j->parts; looks += looks < PATIENCE) wait_briefly(looks);
     }
 }
 
 void om_parallel_steps(om_step_fn *task, void *context, ptrdiff_t groups, ptrdiff_t steps, ptrdiff_t parts) {
-    group room[OM_MOST_GROUPS];
-    job j = {.task = task, .context = context, .steps = steps, .parts = parts, .groups = room};
-    for (ptrdiff_t i = 0; i < groups; i++) {
-        atomic_init(&room[i].done.n, 0);
-        for (ptrdiff_t part = 0; part < parts; part++) atomic_init(&room[i].begun[part].n, 0);
-    }
+    counter room[2 * OM_MOST_STEPPERS];
+    job j = {.task = task, .context = context, .steps = steps, .parts = parts, .counters = room};
+    for (ptrdiff_t i = 0; i < groups * (parts + 1); i++) atomic_init(&room[i].n, 0);
     om_parallel(run_steps, &j, groups * parts);
 }

@@ -75,7 +75,7 @@ ctypedef void step_fn(void *context, Py_ssize_t group, Py_ssize_t step, Py_ssize
 
 cdef extern from "threads.h" nogil:
     enum:
-        OM_MOST_GROUPS
+        OM_MOST_STEPPERS
         OM_MOST_PARTS
 
 cpdef enum Mode:

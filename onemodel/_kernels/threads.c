@@ -20,11 +20,12 @@
 enum {
     MOST_THREADS = 1024,
     MOST_UNITS = 1 << 30,   /* pieces of a job that are told apart; of more, some go together */
-    WORKER_STACK = 1 << 20, /* kernels keep their scratch in the pool or in at most 256 KB of stack */
+    WORKER_STACK = 1 << 20, /* far more than kernels use: their frames have at most about 16 KB, as callers may have small stacks too */
     WORKER_WATCH = 200000,  /* ns that a worker watches for the next job: most gaps between the jobs of a step are shorter */
     CALLER_WATCH = 1000000, /* ns that a caller watches for the last pieces: it has nothing else to do */
     LOOKS = 16,             /* pauses between looks at the clock */
     MOVES_APART = 1000000,  /* least ns between two moves of the workers */
+    MASKS_APART = 10000000, /* and between two looks at what they may use, while the caller stays where it is */
 };
 
 /* What a thread has still to do: from the low half of `rest` up to, not including, the high half. Its owner takes the first, others the
@@ -71,8 +72,6 @@ static int avoided = -1;          /* the CPU that workers are kept from */
 static _Thread_local int inside;  /* this thread runs a piece: a nested call stays on it */
 static _Thread_local int last = 1;
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
 static inline void pause_briefly(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -81,11 +80,13 @@ static inline void pause_briefly(void) {
 #endif
 }
 
-static int64_t now(void) {
+static int64_t read_clock(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
+
+static int64_t now(void) { return read_clock(CLOCK_MONOTONIC); }
 
 /* Waits for something for some ns, or not at all where threads have to share CPUs. */
 #define WATCH(done, ns)                                                                     \
@@ -94,20 +95,25 @@ static int64_t now(void) {
 
 /* A woken worker may be queued on the CPU where the caller computes, and wait there for milliseconds while another CPU is idle: the
  * scheduler balances at its ticks only. So workers may not use the CPU of their caller; where that moves to, the next job finds out. Of
- * callers in turn on several CPUs only some move the workers, since moving takes about a microsecond for each. */
+ * callers in turn on several CPUs only some move the workers, since moving takes about a microsecond for each. What workers may use can
+ * change under a caller that stays (taskset, a cpuset): fewer CPUs make threads share them, more let workers leave the caller's. */
 #if defined(__linux__)
 static cpu_set_t home, given; /* what workers may use by anyone else's will, and what they were given */
 static int known, cpus;       /* whether there is a home, and how many CPUs it has */
-static int64_t moved;         /* when */
+static int64_t moved, looked; /* when */
 
 static void keep_apart(void) {
     int cpu = sched_getcpu();
-    if (cpu == avoided || cpu < 0 || workers == 0) return;
-    int64_t time = now();
-    if (avoided >= 0 && time - moved < MOVES_APART) return;
+    if (cpu < 0 || workers == 0) return;
+    int stays = cpu == avoided;
+    int64_t time = read_clock(stays ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC); /* the coarse one takes some instructions */
+    if (stays ? time - looked < MASKS_APART : avoided >= 0 && time - moved < MOVES_APART) return;
     cpu_set_t set;
+    looked = time;
     if (pthread_getaffinity_np(crew[1].id, sizeof set, &set)) return;
-    if (!known || !CPU_EQUAL(&set, &given)) home = set; /* the first time, or someone else changed it */
+    int changed = !known || !CPU_EQUAL(&set, &given); /* the first time, or by someone else */
+    if (stays && !changed) return;
+    if (changed) home = set;
     known = 1;
     given = home;
     cpus = CPU_COUNT(&home);
@@ -201,7 +207,8 @@ static void begin_child(void) {
     atomic_store(&busy, 0);
 }
 
-static void register_fork(void) { pthread_atfork(NULL, NULL, begin_child); }
+/* Before anyone can own the workers: a child of a fork in between would find them owned for ever. */
+__attribute__((constructor)) static void register_fork(void) { pthread_atfork(NULL, NULL, begin_child); }
 
 /* Signals stay with the interpreter's threads. A failed start is no error: fewer workers share the job. */
 static void start_workers(int count) {
@@ -240,7 +247,6 @@ void om_parallel(om_task_fn *job, void *context, ptrdiff_t pieces) {
         run_alone(job, context, pieces);
         return;
     }
-    pthread_once(&once, register_fork);
     if (workers < threads - 1) start_workers(threads - 1);
     if (threads > workers + 1) threads = workers + 1;
     keep_apart();

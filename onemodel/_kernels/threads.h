@@ -13,8 +13,8 @@ typedef void om_task_fn(void *context, ptrdiff_t piece);
 void om_parallel(om_task_fn *task, void *context, ptrdiff_t pieces);
 
 /* Runs task(context, group, step, part) once for every group, step and part. Within a group all parts of a step are done before the next
- * step's begin; parts of a step, and groups, run side by side. At most so many groups and parts. */
-enum { OM_MOST_GROUPS = 64, OM_MOST_PARTS = 8 };
+ * step's begin; parts of a step, and groups, run side by side. At most so many parts, and so many of all groups. */
+enum { OM_MOST_STEPPERS = 64, OM_MOST_PARTS = 8 };
 typedef void om_step_fn(void *context, ptrdiff_t group, ptrdiff_t step, ptrdiff_t part);
 void om_parallel_steps(om_step_fn *task, void *context, ptrdiff_t groups, ptrdiff_t steps, ptrdiff_t parts);
 
