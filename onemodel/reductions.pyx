@@ -190,11 +190,26 @@ def argmax(x, dim=None, keepdim=False):
 
 # ---- var and std ----
 
-cdef Tensor laid_out(Tensor x, unsigned long long mask, str op):
-    """x contiguous with the reduced dimensions last, in their order."""
+cdef bint is_columns(Tensor x, unsigned long long mask) noexcept:
+    """Whether x lies in memory with the kept dimensions, all of them, behind the reduced ones: a mean and a sum per column need no copy."""
+    cdef int i
+    cdef bint kept = False
+    for i in range(x.rank):
+        if x.dims[i] == 1:
+            continue
+        if kept and mask >> i & 1:
+            return False
+        kept = kept or not mask >> i & 1
+    return kept and x.dense
+
+
+cdef Tensor laid_out(Tensor x, unsigned long long mask, bint columns, str op):
+    """x contiguous, for rows with the reduced dimensions last, in their order."""
     cdef Py_ssize_t[MAX_NDIM] dims
     cdef Py_ssize_t[MAX_NDIM] steps
     cdef int rank = 0, i, last
+    if columns:
+        return x
     for last in range(2):
         for i in range(x.rank):
             if mask >> i & 1 == last:
@@ -214,7 +229,8 @@ cdef class SpreadRule(Rule):
         cdef Tensor x = <Tensor>r.saved[0], rows, dx
         cdef int i, rank = 0, last, mode = r.mode
         data_of(x, self.name)
-        rows, g = laid_out(x, mask, self.name), densely(g, self.name)
+        cdef bint columns = is_columns(x, mask)
+        rows, g = laid_out(x, mask, columns, self.name), densely(g, self.name)
         dx = new_like(rows, False)
         cdef const float *px = <const float *>data_of(rows, self.name)
         cdef const float *pg = <const float *>data_of(g, self.name)
@@ -224,9 +240,11 @@ cdef class SpreadRule(Rule):
         pin(rows.storage)
         pin(g.storage)
         with nogil:
-            spread(mode, n, cols, px, pg, divisor, root, to)
+            spread(mode, columns, n, cols, px, pg, divisor, root, to)
         unpin(g.storage)
         unpin(rows.storage)
+        if columns:
+            return dx
         for last in range(2):
             for i in range(x.rank):
                 if mask >> i & 1 == last:
@@ -261,13 +279,14 @@ cdef Tensor spread_of(SpreadRule rule, Tensor x, object dim, double correction, 
     divisor = <double>cols - correction
     if divisor < 0:
         divisor = 0
-    rows, out = laid_out(x, mask, op), new_tensor(FLOAT32, rank, dims, True)
+    cdef bint columns = is_columns(x, mask)
+    rows, out = laid_out(x, mask, columns, op), new_tensor(FLOAT32, rank, dims, True)
     cdef const float *px = <const float *>data_of(rows, op)
     cdef float *to = <float *>data_of(out, op)
     pin(rows.storage)
     pin(out.storage)
     with nogil:
-        spread(mode, out.count, cols, px, NULL, divisor, root, to)
+        spread(mode, columns, out.count, cols, px, NULL, divisor, root, to)
     unpin(out.storage)
     unpin(rows.storage)
     if x.wants_grad and recording():

@@ -91,6 +91,22 @@ def test_variance_is_of_doubles(data, mode):
             np.testing.assert_allclose(t.grad.numpy(), np.broadcast_to(np.moveaxis(slope[None], 1, dim), laid.shape), rtol=1e-6, atol=1e-12)
 
 
+@BOTH
+def test_variance_of_columns_has_the_bits_of_rows(mode):
+    """The one reads memory where it lies, the other is laid out first."""
+    for n, c in ((1, 3), (5, 1), (15, 65), (16, 64), (33, 130), (1000, 7)):
+        x = np.random.default_rng(n).normal(3, 1, (n, c)).astype(np.float32)
+        weights = om.tensor(np.random.default_rng(c).normal(size=c).astype(np.float32))
+        for name in ("var", "std"):
+            with om.arithmetic(mode):
+                down, along = om.tensor(x, requires_grad=True), om.tensor(np.ascontiguousarray(x.T), requires_grad=True)
+                y, z = getattr(down, name)(0, correction=0.5), getattr(along, name)(1, correction=0.5)
+                assert y.sha256() == z.sha256()
+                (y * weights).sum().backward()
+                (z * weights).sum().backward()
+                assert down.grad.sha256() == along.grad.T.contiguous().sha256()
+
+
 def test_the_gradient_of_no_deviation_is_0():
     x = om.tensor([[2.0, 2.0, 2.0], [1.0, 2.0, 3.0]], requires_grad=True)
     x.std(1).sum().backward()

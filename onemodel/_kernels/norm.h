@@ -42,10 +42,10 @@ typedef void om_norm_groups_fn(const double *sum_g, const double *sum_gx, const 
                                ptrdiff_t groups);
 typedef void om_norm_spread_fn(const float *from, ptrdiff_t each, float *to, ptrdiff_t n);
 typedef void om_norm_fold_fn(const double *from, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, float *to);
-/* Of each row the mean and the sum of (x - mean)^2, all in double. */
-typedef void om_moments_fn(const float *x, ptrdiff_t rows, ptrdiff_t cols, double *mean, double *squares);
-/* dx = (x - mean) * scale in double, rounded once */
-typedef void om_moments_bwd_fn(const float *x, ptrdiff_t rows, ptrdiff_t cols, const double *mean, const double *scale, float *dx);
+/* Of each row, or of each of at most 64 columns, the mean and the sum of (x - mean)^2, all in double; the bits are the same either way. */
+typedef void om_moments_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *mean, double *squares);
+/* dx = (x - mean) * scale in double, rounded once; dx has x's stride */
+typedef void om_moments_bwd_fn(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, const double *mean, const double *scale, float *dx);
 
 #define OM_NORM(ROW) \
     ROW(norm_squares, norm_squares_rows, "acc[r] += (x - mean[r])^2 over row r, in order") \
@@ -67,7 +67,9 @@ typedef void om_moments_bwd_fn(const float *x, ptrdiff_t rows, ptrdiff_t cols, c
     ROW(norm_spread, norm_spread, "each number of a group at each of its channels") \
     ROW(norm_fold, norm_fold, "sums of doubles over rows, in order, rounded once to float32") \
     ROW(moments, moments_rows, "mean and sum of (x - mean)^2 of each row in double, in sixteen sums that meet in halves") \
-    ROW(moments_bwd, moments_bwd, "(x - mean) * scale in double, one of each per row, rounded once to float32")
+    ROW(moments, moments_columns, "the same of each column, with the same bits") \
+    ROW(moments_bwd, moments_bwd_rows, "(x - mean) * scale in double, one of each per row, rounded once to float32") \
+    ROW(moments_bwd, moments_bwd_columns, "(x - mean) * scale in double, one of each per column, rounded once to float32")
 #endif
 
 #if defined(OM_VARIANT) && !defined(OM_NORM_LOOPS)
@@ -129,7 +131,7 @@ static void k_norm_fold(const double *from, ptrdiff_t stride, ptrdiff_t rows, pt
 
 /* -- variance: sixteen running sums whatever the ISA, so that the bits are the same and the compiler may vectorise ---------------------- */
 
-enum { MOMENT_SUMS = 16 };
+enum { MOMENT_SUMS = 16, MOMENT_COLUMNS = 64 };
 
 static inline double moments_met(double *s) {
     for (int half = MOMENT_SUMS / 2; half; half /= 2)
@@ -138,8 +140,8 @@ static inline double moments_met(double *s) {
 }
 
 /* Deviations are taken in double: the difference of two floats may be beyond a float, and its square below one. */
-static void k_moments_rows(const float *x, ptrdiff_t rows, ptrdiff_t cols, double *mean, double *squares) {
-    for (ptrdiff_t r = 0; r < rows; r++, x += cols) {
+static void k_moments_rows(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *mean, double *squares) {
+    for (ptrdiff_t r = 0; r < rows; r++, x += stride) {
         double s[MOMENT_SUMS] = {0.0}, q[MOMENT_SUMS] = {0.0};
         ptrdiff_t c = 0;
         for (; c + MOMENT_SUMS <= cols; c += MOMENT_SUMS)
@@ -160,11 +162,45 @@ static void k_moments_rows(const float *x, ptrdiff_t rows, ptrdiff_t cols, doubl
     }
 }
 
-static void k_moments_bwd(const float *restrict x, ptrdiff_t rows, ptrdiff_t cols, const double *mean, const double *scale, float *restrict dx) {
-    for (ptrdiff_t r = 0; r < rows; r++, x += cols, dx += cols) {
+static void moments_met_columns(double (*s)[MOMENT_COLUMNS], ptrdiff_t cols, double divisor, double *to) {
+    for (int half = MOMENT_SUMS / 2; half; half /= 2)
+        for (int k = 0; k < half; k++)
+            for (ptrdiff_t c = 0; c < cols; c++) s[k][c] += s[k + half][c];
+    for (ptrdiff_t c = 0; c < cols; c++) to[c] = s[0][c] / divisor;
+}
+
+static void k_moments_columns(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, double *mean, double *squares) {
+    double s[MOMENT_SUMS][MOMENT_COLUMNS] = {{0.0}};
+    for (ptrdiff_t r = 0; r < rows; r++) {
+        const float *const row = x + r * stride;
+        double *const to = s[r % MOMENT_SUMS];
+        for (ptrdiff_t c = 0; c < cols; c++) to[c] += (double)row[c];
+    }
+    moments_met_columns(s, cols, (double)rows, mean);
+    memset(s, 0, sizeof s);
+    for (ptrdiff_t r = 0; r < rows; r++) {
+        const float *const row = x + r * stride;
+        double *const to = s[r % MOMENT_SUMS];
+        for (ptrdiff_t c = 0; c < cols; c++) {
+            const double d = (double)row[c] - mean[c];
+            to[c] += d * d;
+        }
+    }
+    moments_met_columns(s, cols, 1.0, squares);
+}
+
+static void k_moments_bwd_rows(const float *restrict x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, const double *mean, const double *scale,
+                               float *restrict dx) {
+    for (ptrdiff_t r = 0; r < rows; r++, x += stride, dx += stride) {
         const double m = mean[r], s = scale[r];
         for (ptrdiff_t c = 0; c < cols; c++) dx[c] = rounded(((double)x[c] - m) * s);
     }
+}
+
+static void k_moments_bwd_columns(const float *restrict x, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols, const double *restrict mean,
+                                  const double *restrict scale, float *restrict dx) {
+    for (ptrdiff_t r = 0; r < rows; r++, x += stride, dx += stride)
+        for (ptrdiff_t c = 0; c < cols; c++) dx[c] = rounded(((double)x[c] - mean[c]) * scale[c]);
 }
 
 /* -- columns: every loop runs along them, and is the compiler's to vectorise ------------------------------------------------------------ */

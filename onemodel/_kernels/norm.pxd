@@ -28,5 +28,7 @@ cdef int group_norm(int mode, Py_ssize_t n, Py_ssize_t c, Py_ssize_t p, Py_ssize
 cdef int group_norm_bwd(int mode, Py_ssize_t n, Py_ssize_t c, Py_ssize_t p, Py_ssize_t groups, const float *x, const float *g, const float *gamma,
                         const float *mean, const float *rstd, float *dx, float *dgamma, float *dbeta) noexcept nogil
 
-# The sum of (x - mean)^2 of each contiguous row over divisor, or the root of that; with g [rows] the gradient of x, into y.
-cdef void spread(int mode, Py_ssize_t rows, Py_ssize_t cols, const float *x, const float *g, double divisor, bint root, float *y) noexcept nogil
+# The sum over divisor of (x - mean)^2 of each group of n, or the root of that; with g [groups] the gradient of x, into y. x is contiguous:
+# [groups, n], or [n, groups] for columns.
+cdef void spread(int mode, bint columns, Py_ssize_t groups, Py_ssize_t n, const float *x, const float *g, double divisor, bint root,
+                 float *y) noexcept nogil

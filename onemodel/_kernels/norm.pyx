@@ -37,8 +37,8 @@ cdef extern from "norm.h" nogil:
                                     Py_ssize_t groups) noexcept nogil
     ctypedef void om_norm_spread_fn(const float *src, Py_ssize_t each, float *to, Py_ssize_t n) noexcept nogil
     ctypedef void om_norm_fold_fn(const double *src, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, float *to) noexcept nogil
-    ctypedef void om_moments_fn(const float *x, Py_ssize_t rows, Py_ssize_t cols, double *mean, double *squares) noexcept nogil
-    ctypedef void om_moments_bwd_fn(const float *x, Py_ssize_t rows, Py_ssize_t cols, const double *mean, const double *scale, float *dx) noexcept nogil
+    ctypedef void om_moments_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, double *mean, double *squares) noexcept nogil
+    ctypedef void om_moments_bwd_fn(const float *x, Py_ssize_t stride, Py_ssize_t rows, Py_ssize_t cols, const double *mean, const double *scale, float *dx) noexcept nogil
 
 cdef Py_ssize_t SUM_ROWS = row_index("sum", "sum_rows")
 cdef Py_ssize_t SUM_COLUMNS = row_index("sum", "sum_columns")
@@ -61,8 +61,10 @@ cdef Py_ssize_t LAYER_NORM_BWD = row_index("layer_norm_bwd", "layer_norm_bwd")
 cdef Py_ssize_t GROUPS = row_index("norm_groups", "norm_groups")
 cdef Py_ssize_t SPREAD = row_index("norm_spread", "norm_spread")
 cdef Py_ssize_t FOLD = row_index("norm_fold", "norm_fold")
-cdef Py_ssize_t MOMENTS = row_index("moments", "moments_rows")
-cdef Py_ssize_t MOMENTS_BWD = row_index("moments_bwd", "moments_bwd")
+cdef Py_ssize_t MOMENTS_ROWS = row_index("moments", "moments_rows")
+cdef Py_ssize_t MOMENTS_COLUMNS = row_index("moments", "moments_columns")
+cdef Py_ssize_t MOMENTS_BWD_ROWS = row_index("moments_bwd", "moments_bwd_rows")
+cdef Py_ssize_t MOMENTS_BWD_COLUMNS = row_index("moments_bwd", "moments_bwd_columns")
 
 cdef enum:
     SIDE = 8        # rows whose chains run beside each other, twice as many where that leaves no thread without work
@@ -469,29 +471,32 @@ cdef int group_norm_bwd(int mode, Py_ssize_t n, Py_ssize_t c, Py_ssize_t p, Py_s
     return 0
 
 
-# ---- variance: pieces are rows ----
+# ---- variance: pieces are groups, which are rows or columns ----
 
 cdef struct Spread:
     const om_table *table
-    Py_ssize_t rows, cols, blocks, pieces
+    Py_ssize_t groups, n, block, blocks, pieces
     const float *x
     const float *g
     double divisor
-    bint root
+    bint columns, root
     float *y
 
 
 # Forward without g. Backward takes the moments again: they are doubles, which no tensor could keep.
 cdef void spread_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef Spread *job = <Spread *> context
-    cdef double[SIDE] mean
-    cdef double[SIDE] found
+    cdef double[COLUMNS] mean
+    cdef double[COLUMNS] found
     cdef double root
-    cdef Py_ssize_t block, first, count, i
+    cdef Py_ssize_t block, first, count, i, at, stride, rows, cols
+    cdef om_moments_fn *moments = <om_moments_fn *> job.table.row[MOMENTS_COLUMNS if job.columns else MOMENTS_ROWS]
+    cdef om_moments_bwd_fn *back = <om_moments_bwd_fn *> job.table.row[MOMENTS_BWD_COLUMNS if job.columns else MOMENTS_BWD_ROWS]
     for block in range(begin(job.blocks, job.pieces, piece), begin(job.blocks, job.pieces, piece + 1)):
-        first = block * SIDE
-        count = SIDE if SIDE < job.rows - first else job.rows - first
-        (<om_moments_fn *> job.table.row[MOMENTS])(job.x + first * job.cols, count, job.cols, mean, found)
+        first = block * job.block
+        count = job.block if job.block < job.groups - first else job.groups - first
+        at, stride, rows, cols = (first, job.groups, job.n, count) if job.columns else (first * job.n, job.n, count, job.n)
+        moments(job.x + at, stride, rows, cols, mean, found)
         if job.g == NULL:
             for i in range(count):
                 found[i] = sqrt(found[i] / job.divisor) if job.root else found[i] / job.divisor
@@ -504,12 +509,18 @@ cdef void spread_piece(void *context, Py_ssize_t piece) noexcept nogil:
                 found[i] = 0.0 if <float>root == 0 else <double>job.g[first + i] / (root * job.divisor)
             else:
                 found[i] = 2.0 * <double>job.g[first + i] / job.divisor
-        (<om_moments_bwd_fn *> job.table.row[MOMENTS_BWD])(job.x + first * job.cols, count, job.cols, mean, found, job.y + first * job.cols)
+        back(job.x + at, stride, rows, cols, mean, found, job.y + at)
 
 
-cdef void spread(int mode, Py_ssize_t rows, Py_ssize_t cols, const float *x, const float *g, double divisor, bint root, float *y) noexcept nogil:
+cdef void spread(int mode, bint columns, Py_ssize_t groups, Py_ssize_t n, const float *x, const float *g, double divisor, bint root,
+                 float *y) noexcept nogil:
     cdef Spread job
-    job.table, job.rows, job.cols, job.x, job.g, job.divisor, job.root, job.y = table_of(mode), rows, cols, x, g, divisor, root, y
-    job.blocks = (rows + SIDE - 1) // SIDE
-    job.pieces = cut_passes(rows * cols, job.blocks)
+    job.table, job.columns, job.groups, job.n, job.x, job.g, job.divisor, job.root, job.y = table_of(mode), columns, groups, n, x, g, divisor, root, y
+    job.block = SIDE
+    if columns:
+        job.block = COLUMNS
+        while job.block > SIDE and (groups + job.block - 1) // job.block < 4:
+            job.block //= 2
+    job.blocks = (groups + job.block - 1) // job.block
+    job.pieces = cut_passes(groups * n, job.blocks)
     run(spread_piece, &job, job.pieces)
