@@ -1,6 +1,7 @@
 """Owns the tests of interpolate and pad beyond the registry's: bits against a plain loop nest, edge rows, threads, layers."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -154,8 +155,11 @@ def test_more_than_one_thread_takes_part():
         y.backward(om.ones_like(y))
         return forward, table.last_threads()
 
-    seen = [both() for _ in range(50)]
-    assert max(f for f, _ in seen) > 1 and max(b for _, b in seen) > 1
+    forward = backward = 1
+    end = time.monotonic() + 20  # on a busy machine workers may be late for many jobs
+    while min(forward, backward) < 2 and time.monotonic() < end:
+        forward, backward = map(max, (forward, backward), both())
+    assert min(forward, backward) > 1
 
 
 # -- edge rows --------------------------------------------------------------------------------------------------------------------
