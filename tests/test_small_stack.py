@@ -58,6 +58,7 @@ def losses():
 
 def norms():
     om.layer_norm(tensor(200, 300), (300,), tensor(300), tensor(300)).sum().backward()
+    (tensor(200, 300).std(0).sum() + tensor(200, 300).std(1).sum()).backward()
     om.group_norm(tensor(3, 8, 20, 20), 4, tensor(8), tensor(8)).sum().backward()
     om.batch_norm(tensor(16, 8, 9, 9), om.zeros(8), om.ones(8), tensor(8), tensor(8), True).sum().backward()
 
