@@ -14,6 +14,7 @@ from onemodel._kernels import table
 from onemodel._kernels.table import available_isas, get_isa
 from onemodel.arguments import integer
 from onemodel.autograd import is_grad_enabled, set_grad_enabled
+from onemodel.threads import MOST_THREADS
 
 MODES = ("fast", "exact")
 
@@ -169,7 +170,7 @@ class use_isa(_Setting):
 
 def set_num_threads(n: int) -> None:
     """Let operators use at most n threads; n changes speed only, never a result."""
-    table.set_num_threads(integer("set_num_threads", "n", n, 1, 1024))
+    table.set_num_threads(integer("set_num_threads", "n", n, 1, MOST_THREADS))
 
 
 def get_num_threads() -> int:

@@ -4,6 +4,8 @@ import math
 import os
 from pathlib import Path
 
+MOST_THREADS = 1024  # as in _kernels/threads.c
+
 
 def quota(path, v2):
     """CPUs that one cgroup directory allows, or None for no limit, no such file, or a form we do not know."""
@@ -46,11 +48,11 @@ def default_num_threads(environ=os.environ):
     """ONEMODEL_NUM_THREADS, or the CPUs this process may use: its affinity, bounded by its control group's quota."""
     wish = environ.get("ONEMODEL_NUM_THREADS", "")
     if wish:
-        if not wish.isdecimal() or int(wish) < 1:
-            raise ValueError(f"ONEMODEL_NUM_THREADS: expected a whole number of at least 1, got {wish!r}; unset it for the default")
+        if not (wish.isdecimal() and len(wish) < 20 and 1 <= int(wish) <= MOST_THREADS):
+            raise ValueError(f"ONEMODEL_NUM_THREADS: expected a whole number from 1 to {MOST_THREADS}, got {wish[:60]!r}; unset it for the default")
         return int(wish)
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cpus, cgroup_cpus() or cpus)
+    return min(cpus, cgroup_cpus() or cpus, MOST_THREADS)
 
 
 def register_controller():

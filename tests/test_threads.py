@@ -182,8 +182,9 @@ def run_python(code, **env):
 def test_default_count_comes_from_the_environment():
     code = "from onemodel._kernels import table; print(table.get_num_threads())"
     assert run_python(code, ONEMODEL_NUM_THREADS="3")[0] == "3"
-    out, err, status = run_python(code, ONEMODEL_NUM_THREADS="many")
-    assert status != 0 and "ONEMODEL_NUM_THREADS" in err and "'many'" in err
+    for wrong in ("many", "0", "1025", "9" * 5000):
+        out, err, status = run_python(code, ONEMODEL_NUM_THREADS=wrong)
+        assert status != 0 and "ONEMODEL_NUM_THREADS: expected a whole number from 1 to 1024" in err and wrong[:60] in err
     assert run_python(code, ONEMODEL_NUM_THREADS="")[0] == str(defaults.default_num_threads({}))
 
 
