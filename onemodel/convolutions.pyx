@@ -1,22 +1,25 @@
-"""Convolutions of tensors and their rules: conv1d, conv2d and conv_transpose2d on the engines of `_kernels/conv.pyx`.
+"""Convolutions of tensors and their rules: conv1d, conv2d, conv_transpose2d and conv_relu_pool2d on the engines of `_kernels/conv.pyx`.
 
 Owns what an argument may be, the shapes, and which engine makes which gradient; a transposed convolution is the adjoint of a convolution,
 with the same weight. Holds no loop over elements.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.string cimport memcpy, memset
+from libc.stdint cimport int32_t
+from libc.string cimport memcpy
 
 from onemodel._kernels.conv cimport Conv, conv_forward, conv_input
+from onemodel._kernels.conv_pool cimport conv_pool_backward, conv_pool_forward
 from onemodel._kernels.conv_weight cimport conv_weight
-from onemodel._kernels.elementwise cimport MAP2, Operand, map_strided
+from onemodel._kernels.pooling cimport MAX, Pooling
 from onemodel._kernels.reduce cimport SUM, reduce as reduce_kernel
-from onemodel._kernels.table cimport current_mode, row_index, table_of
+from onemodel._kernels.table cimport current_mode
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
 from onemodel.arguments cimport integer, plain, read_integers
 from onemodel.arrays cimport require
+from onemodel.pooling cimport read_windows
 from onemodel.rules cimport edge_shape
-from onemodel.tensor cimport FLOAT32, MAX_NDIM, Record, Rule, Tensor, attach, data_of, densely, edge_of, new_tensor, recording
+from onemodel.tensor cimport FLOAT32, INT32, MAX_NDIM, Record, Rule, Tensor, attach, data_of, densely, edge_of, new_tensor, recording
 
 from onemodel.errors import ShapeError
 
@@ -26,7 +29,6 @@ cdef enum:
     INPUT = 1
     WEIGHT = 2
 
-cdef Py_ssize_t ADD = row_index("map2", "add")
 # No size and no parameter is larger: products of two then fit 63 bits. And no padded image has more elements: that is a thousand terabytes.
 cdef Py_ssize_t LARGEST = 2**31 - 1
 cdef tuple PLANES = ("an integer, (h, w) or (top, left, bottom, right)", "an integer, (h, w), (top, left, bottom, right), same or valid")
@@ -170,27 +172,14 @@ cdef int engine(int which, int mode, const Conv *c, const float *a, const float 
 
 
 cdef int convolve(int which, int mode, const Conv *c, Tensor a, Tensor b, Tensor bias, Tensor out, str op) except -1:
-    """Runs an engine: FORWARD (x, w) -> y, INPUT (g, w) -> dx, WEIGHT (x, g) -> dw; out is fresh, and where nothing is summed it is +0 (+ bias)."""
+    """Runs an engine: FORWARD (x, w) -> y, INPUT (g, w) -> dx, WEIGHT (x, g) -> dw; out is fresh."""
     cdef Py_ssize_t k = c.ic // c.groups * c.kh * c.kw
-    cdef Py_ssize_t[3] dims
-    cdef Operand[2] operands
-    cdef float zero = 0
     cdef int status
     cdef const float *pa = <const float *>data_of(a, op)
     cdef const float *pb = <const float *>data_of(b, op)
     cdef const float *pbias = NULL if bias is None else <const float *>data_of(bias, op)
     cdef float *to = <float *>out.storage.data
     if out.count == 0:
-        return 0
-    if c.n == 0 or k == 0:
-        if bias is None:
-            memset(to, 0, out.count * 4)
-            return 0
-        dims[0], dims[1], dims[2] = c.n, c.oc, c.oh * c.ow
-        operands[0].data, operands[1].data = <const char *>&zero, <const char *>pbias
-        operands[0].steps[0] = operands[0].steps[1] = operands[0].steps[2] = operands[1].steps[0] = operands[1].steps[2] = 0
-        operands[1].steps[1] = 1
-        map_strided(MAP2, table_of(mode).row[ADD], 3, dims, operands, <char *>to)
         return 0
     if <double>c.n * c.oc * c.oh * c.ow * k < WITHOUT_GIL:
         status = engine(which, mode, c, pa, pb, pbias, to)
@@ -269,15 +258,13 @@ cdef class ConvRule(Rule):
         return (dx, dw) if len(r.edges) == 2 else (dx, dw, db)
 
 
-cdef Tensor convolution(ConvRule rule, Tensor x, Tensor w, Tensor bias, object stride, object padding, object dilation, object groups):
-    cdef int spatial = rule.spatial, channel = x.rank - spatial - 1, i, mode = current_mode()
-    cdef str op = rule.name
-    cdef Conv c
+cdef int read_geometry(int spatial, Tensor x, Tensor w, Tensor bias, object stride, object padding, object dilation, object groups, str op,
+                       Conv *c) except -1:
+    """Everything but the strides of x, checked."""
+    cdef int channel = x.rank - spatial - 1
     cdef Py_ssize_t[2] numbers
     cdef Py_ssize_t[4] pad
-    cdef Py_ssize_t[4] dims
     cdef Py_ssize_t height, width, reach_h, reach_w
-    cdef Tensor out, source
     check_tensors(x, w, bias, spatial, op, "[O,C/groups,kH,kW]" if spatial == 2 else "[O,C/groups,k]")
     c.groups = plain(groups, 1, LARGEST)
     if c.groups < 1:
@@ -293,7 +280,7 @@ cdef Tensor convolution(ConvRule rule, Tensor x, Tensor w, Tensor bias, object s
     numbers[0] = 1
     read(dilation, spatial, 1, op, "dilation", numbers)
     c.dh, c.dw = numbers[0], numbers[1]
-    read_padding(padding, spatial, &c, True, op, pad)
+    read_padding(padding, spatial, c, True, op, pad)
     c.pt, c.pl = pad[0], pad[1]
     check_groups(c.oc, c.groups, x, w, op)
     if c.ic != w.dims[1] * c.groups:
@@ -308,14 +295,27 @@ cdef Tensor convolution(ConvRule rule, Tensor x, Tensor w, Tensor bias, object s
     if <double>c.ic * height * width > LARGEST_IMAGE:
         raise ShapeError(f"{op}: the padded input is {height} by {width}, which no memory holds {given(x, w)}; pad less")
     c.oh, c.ow = (height - reach_h) // c.sh + 1, (width - reach_w) // c.sw + 1
-    i = 0
-    if channel:
-        dims[0] = c.n
-        i = 1
+    return 0
+
+
+cdef Tensor output(int rank, int spatial, const Conv *c, Py_ssize_t height, Py_ssize_t width):
+    """Room for c.oc planes an image, of a batch where the rank says so."""
+    cdef Py_ssize_t[4] dims
+    cdef int i = rank - spatial - 1
+    dims[0] = c.n
     dims[i] = c.oc
-    dims[i + 1], dims[i + spatial] = c.oh, c.ow
-    source = laid(x, spatial, &c, op)
-    out = new_tensor(FLOAT32, i + spatial + 1, dims, True)
+    dims[i + 1], dims[i + spatial] = height, width
+    return new_tensor(FLOAT32, rank, dims, True)
+
+
+cdef Tensor convolution(ConvRule rule, Tensor x, Tensor w, Tensor bias, object stride, object padding, object dilation, object groups):
+    cdef int mode = current_mode()
+    cdef str op = rule.name
+    cdef Conv c
+    cdef Tensor out, source
+    read_geometry(rule.spatial, x, w, bias, stride, padding, dilation, groups, op, &c)
+    source = laid(x, rule.spatial, &c, op)
+    out = output(x.rank, rule.spatial, &c, c.oh, c.ow)
     convolve(FORWARD, mode, &c, source, densely(w, op), None if bias is None else densely(bias, op), out, op)
     record(out, rule, x, w, bias, &c, mode)
     return out
@@ -334,6 +334,122 @@ def conv1d(input, weight, bias, stride, padding, dilation, groups):
 def conv2d(input, weight, bias, stride, padding, dilation, groups):
     return convolution(CONV2D, require(input, "conv2d"), require(weight, "conv2d"), None if bias is None else require(bias, "conv2d"),
                        stride, padding, dilation, groups)
+
+
+# ---- conv_relu_pool2d ----
+
+cdef struct Stage:
+    Conv conv
+    Pooling pooling
+
+
+cdef class ConvPoolRule(Rule):
+    """saved: x if w needs a gradient, w if x does, and where each window's maximum stands; attributes: the Stage."""
+    cdef object backward(self, Record r, Tensor g):
+        cdef Stage s
+        cdef Py_ssize_t[MAX_NDIM] dims
+        cdef str op = self.name
+        cdef Tensor index = <Tensor>r.saved[2], x = None, w = None, dx = None, dw = None, db = None
+        cdef const float *px = NULL
+        cdef const float *pw = NULL
+        cdef float *pdx = NULL
+        cdef float *pdw = NULL
+        cdef float *pdb = NULL
+        cdef int status
+        memcpy(&s, PyBytes_AS_STRING(r.attributes), sizeof(Stage))
+        g = densely(g, op)
+        cdef const float *pg = <const float *>data_of(g, op)
+        cdef const int32_t *found = <const int32_t *>data_of(index, op)
+        if wanted(r, 0):
+            w = densely(<Tensor>r.saved[1], op)
+            pw = <const float *>data_of(w, op)
+            dx = new_tensor(FLOAT32, edge_shape(r.edges[0], dims), dims, False)
+            pdx = <float *>dx.storage.data
+        if wanted(r, 1):
+            x = laid(<Tensor>r.saved[0], 2, &s.conv, op)
+            px = <const float *>data_of(x, op)
+            dw = new_tensor(FLOAT32, edge_shape(r.edges[1], dims), dims, False)
+            pdw = <float *>dw.storage.data
+        if wanted(r, 2):
+            db = new_tensor(FLOAT32, edge_shape(r.edges[2], dims), dims, False)
+            pdb = <float *>db.storage.data
+        pin(g.storage)
+        pin(index.storage)
+        if x is not None:
+            pin(x.storage)
+        if w is not None:
+            pin(w.storage)
+        with nogil:
+            status = conv_pool_backward(r.mode, &s.conv, &s.pooling, pg, found, px, pw, pdx, pdw, pdb)
+        if w is not None:
+            unpin(w.storage)
+        if x is not None:
+            unpin(x.storage)
+        unpin(index.storage)
+        unpin(g.storage)
+        if status < 0:
+            raise_no_memory(s.conv.oc * s.conv.oh * s.conv.ow * 4)
+        return (dx, dw) if len(r.edges) == 2 else (dx, dw, db)
+
+
+cdef ConvPoolRule CONV_RELU_POOL2D = ConvPoolRule()
+CONV_RELU_POOL2D.name = "conv_relu_pool2d"
+
+
+def conv_relu_pool2d(input, weight, bias, stride, padding, dilation, groups, kernel_size, pool_stride, pool_padding, pool_dilation, ceil_mode):
+    cdef str op = "conv_relu_pool2d"
+    cdef Tensor x = require(input, op), w = require(weight, op), b = None if bias is None else require(bias, op), y, index = None
+    cdef Tensor source, kernels, shifts
+    cdef Stage s
+    cdef int mode = current_mode(), status
+    cdef bint recorded = recording() and (x.wants_grad or w.wants_grad or (b is not None and b.wants_grad))
+    read_geometry(2, x, w, b, stride, padding, dilation, groups, op, &s.conv)
+    read_pooling(kernel_size, pool_stride, pool_padding, pool_dilation, ceil_mode, x, op, &s)
+    source, kernels, shifts = laid(x, 2, &s.conv, op), densely(w, op), None if b is None else densely(b, op)
+    cdef const float *px = <const float *>data_of(source, op)
+    cdef const float *pw = <const float *>data_of(kernels, op)
+    cdef const float *pb = NULL if b is None else <const float *>data_of(shifts, op)
+    y = output(x.rank, 2, &s.conv, s.pooling.oh, s.pooling.ow)
+    cdef float *py = <float *>y.storage.data
+    cdef int32_t *found = NULL
+    if recorded:
+        index = new_tensor(INT32, y.rank, y.dims, True)
+        found = <int32_t *>index.storage.data
+    pin(source.storage)
+    pin(kernels.storage)
+    pin(y.storage)
+    if b is not None:
+        pin(shifts.storage)
+    if recorded:
+        pin(index.storage)
+    with nogil:
+        status = conv_pool_forward(mode, &s.conv, &s.pooling, px, pw, pb, py, found)
+    if recorded:
+        unpin(index.storage)
+    if b is not None:
+        unpin(shifts.storage)
+    unpin(y.storage)
+    unpin(kernels.storage)
+    unpin(source.storage)
+    if status < 0:
+        raise_no_memory(s.conv.oc * s.conv.oh * s.conv.ow * 4)
+    if recorded:
+        attach(y, CONV_RELU_POOL2D, (edge_of(x), edge_of(w)) if b is None else (edge_of(x), edge_of(w), edge_of(b)),
+               (x if w.wants_grad else None, w if x.wants_grad else None, index),
+               PyBytes_FromStringAndSize(<const char *>&s, sizeof(Stage)), mode)
+    return y
+
+
+cdef int read_pooling(object kernel_size, object stride, object padding, object dilation, object ceil_mode, Tensor x, str op, Stage *s) except -1:
+    cdef Pooling *p = &s.pooling
+    cdef const Conv *c = &s.conv
+    if c.oh * c.ow > LARGEST:
+        raise ShapeError(f"{op}: planes must have fewer than 2**31 elements, since indices within them are int32, got {c.oh} by {c.ow} "
+                         f"(x {sizes(x)})")
+    p.kind, p.include_pad, p.divisor = MAX, False, 0
+    p.n, p.c, p.h, p.w = c.n, c.oc, c.oh, c.ow
+    p.xw, p.xh, p.xc, p.xn = 1, c.ow, c.oh * c.ow, c.oc * c.oh * c.ow
+    return read_windows(True, kernel_size, stride, padding, dilation, ceil_mode, op, x, "the convolution's outputs", p)
 
 
 # ---- conv_transpose2d: the geometry is that of the convolution it is the adjoint of, from its output to its input ----
@@ -415,4 +531,4 @@ cdef Tensor transposed(Tensor x, Tensor w, Tensor bias, object stride, object pa
     return out
 
 
-RULES = {"conv1d": CONV1D, "conv2d": CONV2D, "conv_transpose2d": CONV_TRANSPOSE2D}
+RULES = {"conv1d": CONV1D, "conv2d": CONV2D, "conv_transpose2d": CONV_TRANSPOSE2D, "conv_relu_pool2d": CONV_RELU_POOL2D}

@@ -73,8 +73,9 @@ cdef Py_ssize_t outputs(Py_ssize_t size, Py_ssize_t k, Py_ssize_t s, Py_ssize_t 
     return n - 1 if ceil_mode and (n - 1) * s >= size + pad else n
 
 
-cdef int read_windows(Tensor x, bint planar, object kernel_size, object stride, object padding, object dilation, object ceil_mode, str op,
-                      Pooling *p) except -1:
+cdef int read_windows(bint planar, object kernel_size, object stride, object padding, object dilation, object ceil_mode, str op, Tensor x,
+                      str what, Pooling *p) except -1:
+    """What follows from p's planes, which are `what`; x is the operator's argument."""
     cdef bint ceil = flag(op, "ceil_mode", ceil_mode)
     p.kh = p.sh = p.dh = 1
     p.ph = 0
@@ -92,7 +93,7 @@ cdef int read_windows(Tensor x, bint planar, object kernel_size, object stride, 
     p.oh = outputs(p.h, p.kh, p.sh, p.ph, p.dh, ceil)
     p.ow = outputs(p.w, p.kw, p.sw, p.pw, p.dw, ceil)
     if p.oh < 1 or p.ow < 1:
-        raise ShapeError(f"{op}: kernel {side(planar, (p.kh - 1) * p.dh + 1, (p.kw - 1) * p.dw + 1)} is larger than x with its padding, "
+        raise ShapeError(f"{op}: kernel {side(planar, (p.kh - 1) * p.dh + 1, (p.kw - 1) * p.dw + 1)} is larger than {what} with its padding, "
                          f"{side(planar, p.h + 2 * p.ph, p.w + 2 * p.pw)} (x {list(x.shape)}); use a smaller kernel, more padding or ceil_mode")
     return 0
 
@@ -184,7 +185,7 @@ cdef object max_pool(PoolRule rule, object input, object kernel_size, object str
     cdef bint with_index = flag(rule.name, "return_indices", return_indices)
     p.kind, p.include_pad, p.divisor = MAX, False, 0
     read_input(x, rule.planar, rule.name, &p)
-    read_windows(x, rule.planar, kernel_size, stride, padding, dilation, ceil_mode, rule.name, &p)
+    read_windows(rule.planar, kernel_size, stride, padding, dilation, ceil_mode, rule.name, x, "x", &p)
     return pooled(rule, x, &p, with_index)
 
 
@@ -198,7 +199,7 @@ cdef object avg_pool(PoolRule rule, object input, object kernel_size, object str
         if p.divisor == 0:
             raise ValueError(f"{rule.name}: divisor_override must not be 0; None divides by the size of the window")
     read_input(x, rule.planar, rule.name, &p)
-    read_windows(x, rule.planar, kernel_size, stride, padding, 1, ceil_mode, rule.name, &p)
+    read_windows(rule.planar, kernel_size, stride, padding, 1, ceil_mode, rule.name, x, "x", &p)
     return pooled(rule, x, &p, False)
 
 

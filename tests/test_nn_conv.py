@@ -130,6 +130,28 @@ def test_a_relu_behind_the_pooling_gives_the_bits_of_one_before(mode, window):
     assert results[0] == results[1]
 
 
+def test_sequential_runs_a_stage_as_one_operator_only_where_nobody_looks():
+    """Seen from the operator that the result's record names."""
+    x = om.randn(2, 3, 8, 8)
+
+    def last(*modules):
+        return str(nn.Sequential(*modules)(x).grad_fn).split()[0].strip("<")
+
+    conv = nn.Conv2d(3, 4, 3, padding=1)
+    assert last(conv, nn.ReLU(), nn.MaxPool2d(2)) == last(conv, nn.MaxPool2d(2), nn.ReLU()) == "conv_relu_pool2d"
+    assert last(conv, nn.ReLU(), nn.MaxPool2d(2), nn.MaxPool2d(2)) == "relu"
+    assert last(conv, nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)) == "relu"
+    assert last(conv, nn.ReLU(), nn.AvgPool2d(2)) == "avg_pool2d" and last(conv, nn.ReLU()) == "relu"
+    seen = []
+    conv.register_forward_hook(lambda module, inputs, y: seen.append(y.shape))
+    assert last(conv, nn.ReLU(), nn.MaxPool2d(2)) == "relu" and seen == [(2, 4, 8, 8)]
+
+    class Mine(nn.Conv2d):
+        pass
+
+    assert last(Mine(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2)) == "relu"
+
+
 def test_sequential_moves_a_relu_only_where_nobody_looks(monkeypatch):
     """Seen from the size of what relu gets."""
     sizes = []

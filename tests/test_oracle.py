@@ -72,8 +72,15 @@ def torch_conv(name):
     return call
 
 
+def torch_stage(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, kernel_size=2, pool_stride=None, pool_padding=0, pool_dilation=1,
+                ceil_mode=False):
+    y = torch_conv("conv2d")(x, weight, bias, stride, padding, dilation, groups)
+    return F.relu(F.max_pool2d(y, kernel_size, pool_stride, pool_padding, pool_dilation, ceil_mode))
+
+
 def peers():
     return {
+        "conv_relu_pool2d": torch_stage,
         **{name: torch_conv(name) for name in ("conv1d", "conv2d", "conv_transpose2d")},
         "index": torch_index, "slice": torch_slice, "cast": torch_saturating_cast, "maximum": scalars_first(torch.maximum),
         "minimum": scalars_first(torch.minimum), "sum": torch_reduce(torch.sum), "mean": torch_reduce(torch.mean), "amax": torch_reduce(torch.amax),
@@ -196,7 +203,7 @@ def found_tensors(values):
 
 SAMPLES = [(name, s) for name, s in samples.cases()]
 # What torch refuses to compute: no channels, a padding beyond half the kernel before it is dilated, an output without a pixel.
-REFUSED = {("max_pool2d", "no_channels"), ("max_pool2d", "dilated"), ("max_pool2d", "dilated_far"), ("max_pool1d", "dilated"),
+REFUSED = {("conv_relu_pool2d", "no_channels"), ("max_pool2d", "no_channels"), ("max_pool2d", "dilated"), ("max_pool2d", "dilated_far"), ("max_pool1d", "dilated"),
            ("avg_pool2d", "no_channels"), ("adaptive_avg_pool2d", "nothing"), ("adaptive_max_pool2d", "nothing")}
 
 

@@ -7,6 +7,7 @@ change a bit.
 import numpy as np
 
 cimport numpy as cnp
+from libc.string cimport memset
 
 from onemodel._kernels.conv_plan cimport (
     A_BLOCK, A_NEAR, DIRECT, GATHERED, K_BLOCK, MOST_MOVES, OM_CONV_VECTORS, OM_GEMM_BIAS_ROWS, OM_GEMM_FIRST, OM_GEMM_LAST, PANELS, PLAIN,
@@ -14,6 +15,7 @@ from onemodel._kernels.conv_plan cimport (
     om_conv_tile_fn, om_conv_vectors_fn, om_conv_view, om_conv_weights_fn, plan, round_up, taps_of,
 )
 from onemodel._kernels.depthwise cimport depthwise_fits, depthwise_forward, depthwise_input
+from onemodel._kernels.elementwise cimport MAP2, Operand, map_strided
 from onemodel._kernels.gemm cimport gemm
 from onemodel._kernels.pieces cimport begin, run
 from onemodel._kernels.table cimport current_mode, row_index, table_of
@@ -29,6 +31,7 @@ cdef Py_ssize_t GATHER = row_index("conv_gather", "conv_gather")
 cdef Py_ssize_t WEIGHTS = row_index("conv_weights", "conv_weights")
 cdef Py_ssize_t PAIRS = row_index("conv_pairs", "conv_pairs")
 cdef Py_ssize_t SPREAD = row_index("conv_spread", "conv_spread")
+cdef Py_ssize_t ADD = row_index("map2", "add")
 
 # One part of the work: some rows and outputs of one group.
 cdef struct Item:
@@ -426,8 +429,28 @@ cdef int windows_are_images(int mode, const Conv *c, const float *x, const float
     return 0
 
 
+cdef void bias_alone(int mode, const Conv *c, const float *bias, float *y) noexcept nogil:
+    """y where x has no channels: +0 (+ bias)."""
+    cdef Py_ssize_t[3] dims
+    cdef Operand[2] operands
+    cdef float zero = 0
+    if bias == NULL:
+        memset(y, 0, c.n * c.oc * c.oh * c.ow * sizeof(float))
+        return
+    dims[0], dims[1], dims[2] = c.n, c.oc, c.oh * c.ow
+    operands[0].data, operands[1].data = <const char *>&zero, <const char *>bias
+    operands[0].steps[0] = operands[0].steps[1] = operands[0].steps[2] = operands[1].steps[0] = operands[1].steps[2] = 0
+    operands[1].steps[1] = 1
+    map_strided(MAP2, table_of(mode).row[ADD], 3, dims, operands, <char *>y)
+
+
 cdef int conv_forward(int mode, const Conv *c, const float *x, const float *w, const float *bias, float *y) noexcept nogil:
     cdef Job j
+    if c.n == 0:
+        return 0
+    if c.ic == 0:
+        bias_alone(mode, c, bias, y)
+        return 0
     if depthwise_fits(c):
         return depthwise_forward(mode, c, x, w, bias, y)
     # Fast products of at most four rows or of one column may sum along the chain.

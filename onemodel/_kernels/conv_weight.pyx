@@ -93,6 +93,7 @@ cdef struct Job:
     Py_ssize_t x_floats         # scratch of a piece: prepared x, packed g, and the results
     Py_ssize_t g_floats
     Py_ssize_t sum_floats
+    bint more                   # dw has the sum over earlier images
     int failed
 
 
@@ -297,6 +298,12 @@ cdef void write_panel(const Job *j, const Part *p, Py_ssize_t col, const float *
     j.turn(sum + col * p.ks, 1, width, j.dw + (p.group * j.ocg + p.o0 + col) * j.k + p.k0, j.k, 1, min(p.n - col, width), p.ks)
 
 
+cdef void read_panel(const Job *j, const Part *p, Py_ssize_t col, float *sum) noexcept nogil:
+    """The panel as write_panel wrote it."""
+    cdef Py_ssize_t width = panel_width(j, p.n - col)
+    j.turn(j.dw + (p.group * j.ocg + p.o0 + col) * j.k + p.k0, j.k, 1, sum + col * p.ks, 1, width, min(p.n - col, width), p.ks)
+
+
 cdef void weight_piece(void *context, Py_ssize_t piece) noexcept nogil:
     """A part of one group's dw, by all images in order, or by some, each apart."""
     cdef Job *j = <Job *>context
@@ -317,9 +324,13 @@ cdef void weight_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef float *chain = gp + j.g_floats
     cdef float *room = chain + 2 * j.sum_floats
     cdef const float **at = <const float **>(gp + floats)
+    k = 0
+    while k < p.n and j.more and j.apart == NULL:
+        read_panel(j, &p, k, chain + j.sum_floats)
+        k += panel_width(j, p.n - k)
     while image < end:
         images = min(j.images, end - image)
-        sum = chain + j.sum_floats if j.apart == NULL else j.apart + (number * c.n + image) * j.sum_floats
+        sum = chain + j.sum_floats if j.apart == NULL else j.apart + (number * (c.n + j.more) + j.more + image) * j.sum_floats
         x = j.x + image * c.xn + p.group * j.icg * c.xc
         g = j.g + (image * c.oc + p.group * j.ocg + p.o0) * j.positions
         r0 = 0
@@ -332,7 +343,7 @@ cdef void weight_piece(void *context, Py_ssize_t piece) noexcept nogil:
                     j.gemm.pack(g + i * c.oc * j.positions + r0 * c.ow + c0, 1, j.positions, rows * cols, p.n, j.gemm.nr, gp + i * j.g_image)
                 flags = OM_WEIGHT_BEGIN if r0 == 0 and c0 == 0 else 0
                 if r0 + rows == c.oh and c0 + cols == c.ow:
-                    flags |= OM_WEIGHT_END | (OM_WEIGHT_STORE if image == 0 or j.apart != NULL else 0)
+                    flags |= OM_WEIGHT_END | (OM_WEIGHT_STORE if (image == 0 and not j.more) or j.apart != NULL else 0)
                     flags |= OM_WEIGHT_FINAL if image + images == c.n and j.apart == NULL else 0
                 k = 0
                 while k < p.ks:
@@ -352,38 +363,57 @@ cdef void weight_piece(void *context, Py_ssize_t piece) noexcept nogil:
 
 
 cdef void add_piece(void *context, Py_ssize_t piece) noexcept nogil:
-    """One panel of a part of dw: the images' gradients, added in order into the first one's."""
+    """One panel of a part of dw: the images' gradients, added in order into the first one's, or into what dw has."""
     cdef const Job *j = <const Job *>context
-    cdef Py_ssize_t panels = parts_of(j.ocs, j.gemm.nr), col = piece % panels * j.gemm.nr, image
+    cdef Py_ssize_t panels = parts_of(j.ocs, j.gemm.nr), col = piece % panels * j.gemm.nr, images = j.c.n + j.more, image
     cdef Part p = part_of(j, piece // panels)
-    cdef float *sum = j.apart + piece // panels * j.c.n * j.sum_floats
+    cdef float *sum = j.apart + piece // panels * images * j.sum_floats
     if col >= p.n:
         return
     cdef float *to = sum + col * p.ks
-    for image in range(1, j.c.n):
+    if j.more:
+        read_panel(j, &p, col, sum)
+    for image in range(1, images):
         j.add(to, to + image * j.sum_floats, to, p.ks * panel_width(j, p.n - col))
     write_panel(j, &p, col, sum)
 
 
+cdef inline bint by_channels(const Conv *c) noexcept nogil:
+    """Lanes are filled by channels rather than by the outputs of each."""
+    return c.groups * c.groups >= c.oc and depthwise_fits(c)
+
+
+cdef bint weight_continues(int mode, const Conv *c) noexcept nogil:
+    return not by_channels(c) and not thin_fits(c, table_of(mode).gemm.lanes)
+
+
 cdef int conv_weight(int mode, const Conv *c, const float *x, const float *g, float *dw) noexcept nogil:
-    cdef Job j
-    cdef const om_table *table = table_of(mode)
-    j.c, j.x, j.g, j.dw, j.failed = c[0], x, g, dw, 0
-    j.gemm, j.frame, j.tile, j.turn = &table.gemm, <om_frame_fn *>table.row[FRAME], <om_weight_tile_fn *>table.row[TILE], <om_copy_fn *>table.row[TURN]
-    j.add = <om_map2_fn *>table.row[ADD]
     if c.groups == 0 or c.oc * (c.ic // c.groups) * c.kh * c.kw == 0:
         return 0
     if c.n * c.oh * c.ow == 0:
         memset(dw, 0, c.oc * (c.ic // c.groups) * c.kh * c.kw * sizeof(float))
         return 0
-    if c.groups * c.groups >= c.oc and depthwise_fits(c):  # lanes are filled by channels rather than by the outputs of each
+    if by_channels(c):
         return depthwise_weight(mode, c, x, g, dw)
-    if thin_fits(c, table.gemm.lanes):
+    if thin_fits(c, table_of(mode).gemm.lanes):
         return thin_weight(mode, c, x, g, dw)
+    return execute(mode, c, x, g, dw, False)
+
+
+cdef int conv_weight_more(int mode, const Conv *c, const float *x, const float *g, float *dw) noexcept nogil:
+    return execute(mode, c, x, g, dw, True)
+
+
+cdef int execute(int mode, const Conv *c, const float *x, const float *g, float *dw, bint more) noexcept nogil:
+    cdef Job j
+    cdef const om_table *table = table_of(mode)
+    j.c, j.x, j.g, j.dw, j.more, j.failed = c[0], x, g, dw, more, 0
+    j.gemm, j.frame, j.tile, j.turn = &table.gemm, <om_frame_fn *>table.row[FRAME], <om_weight_tile_fn *>table.row[TILE], <om_copy_fn *>table.row[TURN]
+    j.add = <om_map2_fn *>table.row[ADD]
     plan(&j)
     j.apart = NULL
     if j.image_parts > 1:
-        j.apart = <float *>take(<size_t>(parts_of_dw(&j) * c.n * j.sum_floats) * sizeof(float))
+        j.apart = <float *>take(<size_t>(parts_of_dw(&j) * (c.n + more) * j.sum_floats) * sizeof(float))
         if j.apart == NULL:
             return -1
     run(weight_piece, &j, parts_of_dw(&j) * j.image_parts)

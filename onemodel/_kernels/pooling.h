@@ -28,7 +28,8 @@
     ROW(pool_bwd, max_pool_2x2_bwd, "max_pool_bwd for windows of 2 by 2 side by side: each element is written once") \
     ROW(pool_bwd, avg_pool_bwd, "dx += g / count over each window, windows in scan order") \
     ROW(pool_bwd, avg_pool_2x2_bwd, "avg_pool_bwd for windows of 2 by 2 side by side: each element is written once") \
-    ROW(pool_bwd, avg_pool_windows_bwd, "avg_pool_bwd for windows of any place and size")
+    ROW(pool_bwd, avg_pool_windows_bwd, "avg_pool_bwd for windows of any place and size") \
+    ROW(winners, relu_winners, "y = relu(y), in place; index = -1 where relu lets no gradient through")
 
 /* One plane of x, h by w, and of y, oh by ow; y, index, g and dx are contiguous. */
 typedef struct om_pool {
@@ -44,6 +45,8 @@ typedef struct om_pool {
 
 /* Rows lo to hi - 1 of one plane of y; index may be NULL. */
 typedef void om_pool_fn(const om_pool *p, const float *x, float *y, int32_t *index, ptrdiff_t lo, ptrdiff_t hi, void *scratch);
+/* n maxima and where they stand. */
+typedef void om_winners_fn(float *y, int32_t *index, ptrdiff_t n);
 /* Rows lo to hi - 1 of one plane of dx. */
 typedef void om_pool_bwd_fn(const om_pool *p, const float *g, const int32_t *index, float *dx, ptrdiff_t lo, ptrdiff_t hi, void *scratch);
 
@@ -153,6 +156,18 @@ static void k_max_pool_2x2(const om_pool *p, const float *x, float *y, int32_t *
         max_pool_2x2(p, x, y, index, lo, hi, 1);
     else
         max_pool_2x2(p, x, y, NULL, lo, hi, 0);
+}
+
+static void k_relu_winners(float *y, int32_t *index, ptrdiff_t n) {
+    const vf zero = vf_set(0.0f), none = vf_bits(vi_set(-1));
+#define BODY(j, n)                                                                                                   \
+    do {                                                                                                             \
+        const vf v = pool_load(y + j, n);                                                                            \
+        pool_store_index(index + j, vi_bits(vf_select(vf_lt(zero, v), vf_bits(pool_load_index(index + j, n)), none)), n); \
+        pool_store(y + j, vf_result(vf_select(vf_le(v, zero), zero, v)), n);                                         \
+    } while (0)
+    OM_COLUMNS(n, BODY);
+#undef BODY
 }
 
 /* The elements of two rows of dx under windows j, ...: each looks whether it is the winner. */

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from onemodel.nn.activation import ReLU
+from onemodel.nn.conv import Conv2d
 from onemodel.nn.module import Module
 from onemodel.nn.pooling import MaxPool1d, MaxPool2d
+from onemodel.ops.conv_pool import conv_relu_pool2d
 
 
 class _Numbered(Module):
@@ -60,9 +62,21 @@ def _trade_places(before: Module, after: Module) -> bool:
             and _plain(before) and _plain(after))  # fmt: skip
 
 
+def _is_stage(modules: list[Module]) -> bool:
+    return ([type(m) for m in modules] == [Conv2d, MaxPool2d, ReLU] and all(map(_plain, modules))
+            and not modules[1].return_indices)  # type: ignore[attr-defined]  # fmt: skip
+
+
+def _stage(conv: Module, x: Any, pool: Module) -> Any:
+    """What the convolution, the pooling and a relu make of x, with the same bits."""
+    return conv_relu_pool2d(x, conv.weight, conv.bias, conv.stride, conv.padding, conv.dilation, conv.groups,  # type: ignore[attr-defined]
+                            pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode)  # type: ignore[attr-defined]
+
+
 class Sequential(_Numbered):
-    """Modules called one after the other, each with the result of the one before; an OrderedDict gives them names. A ReLU directly before a
-    max pooling is applied to what the pooling leaves, with the same bits of values and gradients."""
+    """Modules called one after the other, each with the result of the one before; an OrderedDict gives them names. A Conv2d, ReLU and MaxPool2d
+    that follow each other run as one operator, `conv_relu_pool2d`, and any other ReLU directly before a max pooling is applied to what the pooling
+    leaves: the same bits of values and gradients. Modules with hooks, of a subclass, or with a forward of their own run as they stand."""
 
     def __init__(self, *modules: Module | OrderedDict[str, Module]) -> None:
         super().__init__()
@@ -82,8 +96,14 @@ class Sequential(_Numbered):
         for i in range(len(modules) - 1):
             if _trade_places(modules[i], modules[i + 1]):
                 modules[i], modules[i + 1] = modules[i + 1], modules[i]
-        for module in modules:
-            x = module(x)
+        i = 0
+        while i < len(modules):
+            if _is_stage(modules[i : i + 3]):
+                x = _stage(modules[i], x, modules[i + 1])
+                i += 3
+            else:
+                x = modules[i](x)
+                i += 1
         return x
 
 

@@ -7,6 +7,7 @@ from onemodel.ops import (
     compare,
     composed,
     conv,
+    conv_pool,
     conv_transpose,
     ctc,
     dropout,

@@ -1,0 +1,114 @@
+"""Owns the tests of conv_relu_pool2d beyond the registry's: the bits of the three operators it stands for, whatever is cut how, and its memory."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import onemodel as om
+from onemodel import memory
+from onemodel._kernels import table
+
+SPECIAL = np.float32([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.0, 1e-40, 3e38])
+
+
+PATHS = [(isa, mode) for isa in table.available_isas() for mode in om.modes.MODES]
+
+
+def apart(x, w, b, stride, padding, dilation, groups, *window):
+    return om.relu(om.max_pool2d(om.conv2d(x, w, b, stride, padding, dilation, groups), *window))
+
+
+def bits(function, arrays, *rest):
+    """Of the result and of every gradient, from upstream gradients with both zeros."""
+    tensors = [None if a is None else om.tensor(a).requires_grad_() for a in arrays]
+    y = function(*tensors, *rest)
+    y.backward(om.tensor(np.random.default_rng(3).choice(np.float32([-1.5, -0.0, 0.0, 0.3, 7.0]), y.shape)))
+    return [t.detach().numpy().tobytes() for t in [y, *(t.grad for t in tensors if t is not None)]]
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+# Images so large that one or a few are walked through at a time; the weights' gradient by each of its engines.
+LARGE = {
+    "one_at_a_time": ((3, 2, 120, 121), (16, 2, 3, 3), (1, 1, 1, 1)),
+    "some_at_a_time": ((7, 3, 60, 52), (24, 3, 3, 3), (1, 1, 1, 1)),
+    "groups": ((3, 4, 90, 92), (32, 2, 3, 3), (1, 0, 1, 2)),
+    "strided": ((5, 2, 181, 150), (24, 2, 3, 3), (2, 2, 2, 1)),
+    "depthwise": ((3, 16, 120, 120), (16, 1, 3, 3), (1, 1, 1, 16)),
+    "few_outputs": ((9, 24, 150, 150), (1, 24, 3, 3), (1, 1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_images_after_each_other_have_the_bits_of_all_at_once(case, threads):
+    x, w, geometry = LARGE[case]
+    om.set_num_threads(threads)
+    arrays = normal(*x), normal(*w, seed=1), normal(w[0], seed=2)
+    for mode in om.modes.MODES:
+        with om.arithmetic(mode):
+            assert bits(om.conv_relu_pool2d, arrays, *geometry, 2) == bits(apart, arrays, *geometry, 2), mode
+
+
+@pytest.mark.parametrize("inputs", [("x",), ("w",), ("b",), ("x", "b"), ("w", "b"), ()], ids="+".join)
+def test_only_wanted_gradients_are_made(inputs):
+    tensors = {"x": om.tensor(normal(2, 3, 9, 8)), "w": om.tensor(normal(5, 3, 3, 3, seed=1)), "b": om.tensor(normal(5, seed=2))}
+    for name in inputs:
+        tensors[name].requires_grad_()
+    y = om.conv_relu_pool2d(*tensors.values())
+    assert y.requires_grad == bool(inputs)
+    if not inputs:
+        return
+    y.sum().backward()
+    found = {name: t.grad for name, t in tensors.items()}
+    for name, t in tensors.items():
+        t.grad = None
+        assert (found[name] is not None) == (name in inputs)
+    apart(*tensors.values(), 1, 0, 1, 1, 2).sum().backward()
+    assert all(np.array_equal(found[name].numpy(), tensors[name].grad.numpy()) for name in inputs)
+
+
+@pytest.mark.parametrize("isa, mode", PATHS, ids=map("-".join, PATHS))
+@given(data=st.data())
+@settings(deadline=None)
+def test_random_stages(isa, mode, data):
+    """Any geometry and any values: the bits of the three operators."""
+    table.select_isa(isa)
+    om.set_arithmetic(mode)
+    draw = data.draw
+    groups, ic, oc = (draw(st.integers(1, n)) for n in (2, 3, 4))
+    kernel, stride, dilation = ([draw(st.integers(1, n)) for _ in range(2)] for n in (3, 2, 2))
+    h, w = (draw(st.integers((k - 1) * d + 1, 14)) for k, d in zip(kernel, dilation, strict=True))
+    padding = draw(st.integers(0, 2))
+    shape = (draw(st.integers(1, 3)), groups * ic, h, w)
+    window = draw(st.sampled_from([(1,), (2,), (2, 1), (3, 2, 1), (2, 2, 0, 2), (3, 3, 1, 1, True), ((2, 1), None, (1, 0))]))
+    special = draw(st.booleans())
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    arrays = [random.choice(SPECIAL, s) if special and random.random() < 0.5 else random.standard_normal(s).astype(np.float32)
+              for s in (shape, (groups * oc, ic, *kernel), (groups * oc,))]
+    if draw(st.booleans()):
+        arrays[2] = None
+    geometry = (stride, padding, dilation, groups, *window)
+    om.set_num_threads(draw(st.integers(1, 3)))
+    try:
+        expected = bits(apart, arrays, *geometry)
+    except om.ShapeError:
+        with pytest.raises(om.ShapeError):
+            bits(om.conv_relu_pool2d, arrays, *geometry)
+        return
+    assert bits(om.conv_relu_pool2d, arrays, *geometry) == expected
+
+
+def test_the_convolution_is_never_held_whole():
+    """Its outputs are 64 times a part here; neither pass takes memory for half of them."""
+    om.set_num_threads(1)
+    x, w = om.tensor(normal(64, 1, 64, 64)), om.tensor(normal(16, 1, 3, 3)).requires_grad_()
+    whole = 64 * 16 * 64 * 64 * 4
+    before = memory.pool_stats().outstanding_bytes
+    memory.pool_reset_peak()
+    y = om.conv_relu_pool2d(x, w, None, 1, 1)
+    y.backward(om.ones(y.shape))
+    assert memory.pool_stats().peak_outstanding_bytes - before < y.numel() * 12 + whole / 4  # y, the places of maxima and y's gradient are a quarter each
