@@ -95,6 +95,14 @@ def test_a_step_may_be_a_tenth_slower_in_exact_mode(bench):
     assert cells[0].apart is None and cells[1].apart == cells[1].seconds / cells[0].seconds
 
 
+def test_a_ratio_is_the_middle_one_of_the_rounds(bench):
+    """Half of the rounds on a machine of half the speed: two in each of them, where the middle times say otherwise."""
+    assert bench.quotient([2.0, 2.0, 4.0, 4.0, 4.0], [1.0, 1.0, 2.0, 2.0, 0.5]) == 2.0
+    row = next(row for row in bench.ROWS if row.name == "conv net batch 8")
+    assert bench.Cell(row, 1, "fast", 2.0, 3.0).ratio == 1.5 and bench.Cell(row, 1, "fast", 2.0, 3.0, ratio=2.5).shortfalls() == []
+    assert bench.Cell(row, 1, "fast", 1.0, 3.0, ratio=1.9).shortfalls() == ["1.90 of torch, target 2"]
+
+
 def test_a_slow_import_trips_the_gate(bench, gate, monkeypatch):
     monkeypatch.setattr(bench, "import_seconds", lambda name, runs=5: 0.05)
     assert gate(1.0, 1.0, "import") == 0

@@ -102,10 +102,11 @@ class Cell:
     peer: float | None = None
     share: float | None = None
     apart: float | None = None  # exact / fast, in the exact cell
+    ratio: float | None = None  # torch / onemodel: the middle of what the rounds gave, or of the two times where these are all that is known
 
-    @property
-    def ratio(self):
-        return None if self.peer is None else self.peer / self.seconds
+    def __post_init__(self):
+        if self.ratio is None and self.peer is not None:
+            self.ratio = self.peer / self.seconds
 
     @property
     def target(self):
@@ -151,8 +152,14 @@ def measure(row, threads, modes, samples, peer=None):
             with om.arithmetic(mode or "fast"):
                 times[mode].append(seconds_of(function, calls, clock))
     middle = {mode: statistics.median(t) for mode, t in times.items()}
-    apart = middle["exact"] / middle["fast"] if len(modes) == len(MODES) else None
-    return [Cell(row, threads, mode, middle[mode], middle.get(None), apart=apart if mode == "exact" else None) for mode in modes]
+    apart = quotient(times["exact"], times["fast"]) if len(modes) == len(MODES) else None
+    return [Cell(row, threads, mode, middle[mode], middle.get(None), apart=apart if mode == "exact" else None,
+                 ratio=quotient(times[None], times[mode]) if peer else None) for mode in modes]
+
+
+def quotient(a, b):
+    """The middle one of the rounds' own quotients: a machine that others use changes its speed from round to round."""
+    return statistics.median(x / y for x, y in zip(a, b, strict=True))
 
 
 @dataclass
