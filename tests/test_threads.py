@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+import onemodel as om
 from onemodel import threads as defaults
 from onemodel._kernels import gemm, table
 
@@ -65,6 +66,24 @@ def test_lowering_the_count_leaves_workers_idle():
     for _ in range(20):
         product()
         assert table.last_threads() == 1
+
+
+def test_threads_that_go_backward_into_one_leaf_lose_nothing():
+    """Whole numbers, whose sums are exact in any order."""
+    rng = np.random.default_rng(0)
+    w, parts = om.ones((200, 100), requires_grad=True), [om.tensor(rng.integers(-3, 4, (150, 200)).astype(np.float32)) for _ in range(6)]
+
+    def work(x):
+        for _ in range(20):
+            (x @ w).sum().backward()
+
+    callers = [threading.Thread(target=work, args=(x,)) for x in parts]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    expected = 20 * sum(x.numpy().sum(0) for x in parts)
+    assert np.array_equal(w.grad.numpy(), np.repeat(expected[:, None], 100, 1))
 
 
 def test_callers_at_once():
