@@ -9,6 +9,7 @@ from libc.string cimport memset
 
 from onemodel._kernels.conv cimport Conv, conv_forward, conv_input
 from onemodel._kernels.conv_weight cimport conv_weight, conv_weight_more, weight_continues
+from onemodel._kernels.conv_winners cimport winners_fit, winners_weight
 from onemodel._kernels.elementwise cimport MAP1, Operand, map_flat
 from onemodel._kernels.pieces cimport begin, cut, run
 from onemodel._kernels.pooling cimport Pooling, pool_backward, pool_forward
@@ -113,6 +114,15 @@ cdef int conv_pool_backward(int mode, const Conv *c, const Pooling *p, const flo
     cdef double *sums
     cdef float *outputs             # gradients of the convolution's outputs
     cdef int status = 0
+    if dw != NULL and winners_fit(mode, c, p):
+        status = winners_weight(mode, c, p, g, index, x, dw)
+        if status < 0:
+            return -1
+        if status == 1:
+            dw = NULL
+        status = 0
+    if dw == NULL and dx == NULL and db == NULL:
+        return 0
     if dw == NULL or weight_continues(mode, c):
         most = min(images_at_once(c), c.n)
     sums = <double *>take(<size_t>((c.oc + 7) // 8 * 8) * sizeof(double) + <size_t>(most * c.oc * plane) * sizeof(float))

@@ -78,6 +78,7 @@ typedef void om_philox_integers_fn(uint64_t seed, uint64_t offset, int64_t low, 
 #include "gemm.h"
 #include "conv.h"
 #include "conv_weight.h"
+#include "conv_winners.h"
 #include "depthwise.h"
 #include "pooling.h"
 #include "norm.h"
@@ -87,7 +88,7 @@ typedef void om_philox_integers_fn(uint64_t seed, uint64_t offset, int64_t low, 
 #include "attention.h"
 
 #define OM_ROWS(ROW) OM_ELEMENTWISE(ROW) OM_COPY(ROW) OM_REDUCE(ROW) OM_SOFTMAX(ROW) OM_LOSS(ROW) OM_OPTIM(ROW) OM_PHILOX(ROW) \
-    OM_CONV(ROW) OM_CONV_WEIGHT(ROW) OM_DEPTHWISE(ROW) OM_POOLING(ROW) OM_NORM(ROW) OM_RESIZE(ROW) OM_CTC(ROW) OM_RNN(ROW) OM_ATTENTION(ROW)
+    OM_CONV(ROW) OM_CONV_WEIGHT(ROW) OM_CONV_WINNERS(ROW) OM_DEPTHWISE(ROW) OM_POOLING(ROW) OM_NORM(ROW) OM_RESIZE(ROW) OM_CTC(ROW) OM_RNN(ROW) OM_ATTENTION(ROW)
 
 typedef void (*om_fn)(void); /* any row; cast back to its class before the call */
 

@@ -14,6 +14,7 @@
 #include "gemm.h"
 #include "conv.h"
 #include "conv_weight.h"
+#include "conv_winners.h"
 #include "depthwise.h"
 #include "pooling.h"
 #include "norm.h"

@@ -74,9 +74,12 @@ def _stage(conv: Module, x: Any, pool: Module) -> Any:
 
 
 class Sequential(_Numbered):
-    """Modules called one after the other, each with the result of the one before; an OrderedDict gives them names. A Conv2d, ReLU and MaxPool2d
-    that follow each other run as one operator, `conv_relu_pool2d`, and any other ReLU directly before a max pooling is applied to what the pooling
-    leaves: the same bits of values and gradients. Modules with hooks, of a subclass, or with a forward of their own run as they stand."""
+    """Modules called one after the other, each with the result of the one before; an OrderedDict gives them names.
+
+    A Conv2d, ReLU and MaxPool2d that follow each other run as one operator, `conv_relu_pool2d`, and any other ReLU directly before a max pooling
+    is applied to what the pooling leaves: the same bits of values and gradients (but for the order in which fast mode sums a bias's gradient).
+    Modules with hooks, of a subclass, or with a forward of their own run as they stand.
+    """
 
     def __init__(self, *modules: Module | OrderedDict[str, Module]) -> None:
         super().__init__()

@@ -24,7 +24,8 @@ class ConvReluPool2d(Op):
     """y = relu(max_pool2d(conv2d(x, w, b))), which is max_pool2d(relu(conv2d(x, w, b))): the three operators' bits, values and gradients.
 
     Shapes, parameters and errors of `conv2d` and `max_pool2d`. The convolution's outputs and their gradients exist for a few images at a time,
-    while these are in the caches. A window's gradient goes to its first largest output, to none where that is 0, negative or NaN.
+    while these are in the caches. A window's gradient goes to its first largest output, to none where that is 0, negative or NaN. Fast mode may sum
+    the gradient of b in another order than the three.
     """
 
     kernel = convolutions.RULES["conv_relu_pool2d"]
