@@ -446,6 +446,8 @@ cdef int read_pooling(object kernel_size, object stride, object padding, object 
     if c.oh * c.ow > LARGEST:
         raise ShapeError(f"{op}: planes must have fewer than 2**31 elements, since indices within them are int32, got {c.oh} by {c.ow} "
                          f"(x {sizes(x)})")
+    if <double>c.oc * c.oh * c.ow > LARGEST_IMAGE:
+        raise ShapeError(f"{op}: an image's convolution would be {c.oc} by {c.oh} by {c.ow}, which no memory holds (x {sizes(x)}); use fewer channels")
     p.kind, p.include_pad, p.divisor = MAX, False, 0
     p.n, p.c, p.h, p.w = c.n, c.oc, c.oh, c.ow
     p.xw, p.xh, p.xc, p.xn = 1, c.ow, c.oh * c.ow, c.oc * c.oh * c.ow

@@ -47,6 +47,7 @@ LARGE = {
     "groups": ((3, 4, 90, 92), (32, 2, 3, 3), (1, 0, 1, 2)),
     "strided": ((5, 2, 181, 150), (24, 2, 3, 3), (2, 2, 2, 1)),
     "depthwise": ((3, 16, 120, 120), (16, 1, 3, 3), (1, 1, 1, 16)),
+    "no_channels": ((5, 0, 160, 160), (16, 0, 1, 1), (1, 0, 1, 1)),
     "channels": ((5, 20, 50, 62), (24, 20, 3, 3), (1, 1, 1, 1)),
     "wide_kernel": ((3, 16, 33, 70), (9, 16, 7, 5), (2, 3, 1, 1)),
     "few_outputs": ((9, 24, 150, 150), (1, 24, 3, 3), (1, 1, 1, 1)),
@@ -148,3 +149,10 @@ def test_the_convolution_is_never_held_whole():
     y = om.conv_relu_pool2d(x, w, None, 1, 1)
     y.backward(om.ones(y.shape))
     assert memory.pool_stats().peak_outstanding_bytes - before < y.numel() * 12 + whole / 4  # y, the places of maxima and y's gradient are a quarter each
+
+
+def test_a_convolution_beyond_all_memory_is_refused_though_its_maxima_are_few():
+    """Its bytes, times the threads', would not fit 64 bits."""
+    x, w = om.zeros(1, 1, 1, 1).expand(1, 1, 40_000, 40_000), om.zeros(1, 1, 1, 1).expand(2**31 - 1, 1, 1, 1)
+    with pytest.raises(om.ShapeError, match="no memory holds"):
+        om.conv_relu_pool2d(x, w, kernel_size=40_000)

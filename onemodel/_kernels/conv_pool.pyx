@@ -114,6 +114,8 @@ cdef int conv_pool_backward(int mode, const Conv *c, const Pooling *p, const flo
     cdef double *sums
     cdef float *outputs             # gradients of the convolution's outputs
     cdef int status = 0
+    if c.ic == 0:  # neither has an element
+        dx = dw = NULL
     if dw != NULL and winners_fit(mode, c, p):
         status = winners_weight(mode, c, p, g, index, x, dw)
         if status < 0:
