@@ -201,8 +201,12 @@ cdef int attention(int mode, const Heads *h, const Rows *out) noexcept nogil:
 
 cdef void over_queries(const Job *job, const Panels *w, Py_ssize_t i, Py_ssize_t cols, const float *s, const Rows *to) noexcept nogil:
     """C[cols][n] += Sᵀ·W, W the block's rows, from query i on: chains over queries go on from C. A causal key's chain begins with the first query that
-    sees it: a tile's keys come one by one as far as its last, then go together."""
-    cdef Py_ssize_t ld = row_length(job), n = to.row, c = min(cols, i + 1) if job.h.causal else cols, m, first, j
+    sees it, in a C that was cleared: a tile's keys come one by one as far as its last, then go together."""
+    cdef Py_ssize_t ld = row_length(job), n = to.row, c = min(cols, i + 1), m, first, j
+    if not job.h.causal:
+        multiply_steps(w, cols, 0, w.k, s, 1, ld, to.data, n, NULL,
+                       (OM_GEMM_FIRST if i == 0 else 0) | (OM_GEMM_LAST if i + w.k == job.h.queries else 0))
+        return
     multiply_steps(w, c, 0, w.k, s, 1, ld, to.data, n, NULL, 0)
     while c < cols:
         m = min(w.g.mr, cols - c)
@@ -246,9 +250,9 @@ cdef void backward_piece(void *context, Py_ssize_t index) noexcept nogil:
         pack_into(job.mode, job.block, h.keys, h.value_width, one.v, 1, h.v_row, room + k_size, &values)
     if dq.data != NULL:
         pack_into(job.mode, job.block, h.width, h.keys, one.k, h.k_row, 1, room + k_size + v_size, &key_rows)
-    if dk.data != NULL:
+    if dk.data != NULL and h.causal:
         clear(&dk, h.keys, h.width)
-    if dv.data != NULL:
+    if dv.data != NULL and h.causal:
         clear(&dv, h.keys, h.value_width)
     room += k_size + v_size + row_size
     while i < h.queries:
@@ -272,7 +276,7 @@ cdef void backward_piece(void *context, Py_ssize_t index) noexcept nogil:
         scale_rows(job, &dq, h.scale, h.queries, h.width)
     if dk.data != NULL:
         scale_rows(job, &dk, h.scale, h.keys, h.width)
-    if dv.data != NULL:
+    if dv.data != NULL and h.causal:
         scale_rows(job, &dv, 1.0, h.keys, h.value_width)  # every NaN as exact mode writes it
     give(p)
 

@@ -79,6 +79,15 @@ static inline vd vd_set(double c) { return _mm256_set1_pd(c); }
 static inline vd vd_load(const double *p) { return _mm256_loadu_pd(p); }
 static inline vd vd_widen(const float *p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
 static inline void vd_store(double *p, vd v) { _mm256_storeu_pd(p, v); }
+static inline float vf_largest(vf a) {
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+static inline double vd_total(vd a) {
+    __m128d s = _mm_add_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
+}
 static inline vd vd_add(vd a, vd b) { return _mm256_add_pd(a, b); }
 static inline vd vd_sub(vd a, vd b) { return _mm256_sub_pd(a, b); }
 static inline vd vd_mul(vd a, vd b) { return _mm256_mul_pd(a, b); }

@@ -83,6 +83,8 @@ static inline vd vd_set(double c) { return _mm512_set1_pd(c); }
 static inline vd vd_load(const double *p) { return _mm512_loadu_pd(p); }
 static inline vd vd_widen(const float *p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
 static inline void vd_store(double *p, vd v) { _mm512_storeu_pd(p, v); }
+static inline float vf_largest(vf a) { return _mm512_reduce_max_ps(a); }
+static inline double vd_total(vd a) { return _mm512_reduce_add_pd(a); }
 static inline vd vd_add(vd a, vd b) { return _mm512_add_pd(a, b); }
 static inline vd vd_sub(vd a, vd b) { return _mm512_sub_pd(a, b); }
 static inline vd vd_mul(vd a, vd b) { return _mm512_mul_pd(a, b); }

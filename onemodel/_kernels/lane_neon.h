@@ -83,6 +83,8 @@ static inline vd vd_set(double c) { return vdupq_n_f64(c); }
 static inline vd vd_load(const double *p) { return vld1q_f64(p); }
 static inline vd vd_widen(const float *p) { return vcvt_f64_f32(vld1_f32(p)); }
 static inline void vd_store(double *p, vd v) { vst1q_f64(p, v); }
+static inline float vf_largest(vf a) { return vmaxvq_f32(a); }
+static inline double vd_total(vd a) { return vaddvq_f64(a); }
 static inline vd vd_add(vd a, vd b) { return vaddq_f64(a, b); }
 static inline vd vd_sub(vd a, vd b) { return vsubq_f64(a, b); }
 static inline vd vd_mul(vd a, vd b) { return vmulq_f64(a, b); }

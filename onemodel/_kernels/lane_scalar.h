@@ -11,7 +11,7 @@
  *   vf_even, vf_odd: every second lane of a, then of b. vf_zip_lo, vf_zip_hi: a0 b0 a1 b1 ..., first and second half; they undo those two.
  *   vf_quads: of sixteen lanes, the fours at a, b, a + 4, b + 4; else the vector at a. vf_quad_lo, vf_quad_hi: the zip within each four.
  *   vf_bits and vi_bits reinterpret; vi_round rounds to nearest even, |a| < 2^31; vi_shr and vd_shr shift zeros in, k is a constant; vd_widen reads
- *   VD_LANES floats;
+ *   VD_LANES floats; vf_largest and vd_total: of all lanes, none of which is NaN, in an order of the path's own;
  *   vd_and, vd_xor, vd_shl, vd_shr and vd_iadd (64-bit integer sum) work on the bits of doubles. */
 #ifndef OM_LANE_H
 #define OM_LANE_H
@@ -114,6 +114,8 @@ static inline vd vd_set(double c) { return c; }
 static inline vd vd_load(const double *p) { return *p; }
 static inline vd vd_widen(const float *p) { return *p; }
 static inline void vd_store(double *p, vd v) { *p = v; }
+static inline float vf_largest(vf a) { return a; }
+static inline double vd_total(vd a) { return a; }
 static inline vd vd_add(vd a, vd b) { return a + b; }
 static inline vd vd_sub(vd a, vd b) { return a - b; }
 static inline vd vd_mul(vd a, vd b) { return a * b; }

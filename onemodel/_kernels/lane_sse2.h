@@ -86,6 +86,11 @@ static inline vd vd_set(double c) { return _mm_set1_pd(c); }
 static inline vd vd_load(const double *p) { return _mm_loadu_pd(p); }
 static inline vd vd_widen(const float *p) { return _mm_cvtps_pd(_mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)p))); }
 static inline void vd_store(double *p, vd v) { _mm_storeu_pd(p, v); }
+static inline float vf_largest(vf a) {
+    a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_max_ss(a, _mm_shuffle_ps(a, a, 1)));
+}
+static inline double vd_total(vd a) { return _mm_cvtsd_f64(_mm_add_sd(a, _mm_unpackhi_pd(a, a))); }
 static inline vd vd_add(vd a, vd b) { return _mm_add_pd(a, b); }
 static inline vd vd_sub(vd a, vd b) { return _mm_sub_pd(a, b); }
 static inline vd vd_mul(vd a, vd b) { return _mm_mul_pd(a, b); }

@@ -36,25 +36,33 @@ static inline void store_part(float *y, vf v, ptrdiff_t left) {
     else vf_store_tail(y, v, left);
 }
 
-/* NaN if there is one: only where the sum that follows is not looked at does it matter. */
+/* NaN if there is one: only where the sum that follows is not looked at does it matter. The last vector overlaps others, since an element may count
+ * twice. */
 static float row_max(const float *x, ptrdiff_t n) {
-    vf m = vf_set(-__builtin_inff());
-    vm nan = vf_unord(m, m);
+    if (n < LANES) {
+        float best = x[0];
+        int nan = best != best;
+        for (ptrdiff_t i = 1; i < n; i++) {
+            nan |= x[i] != x[i];
+            best = x[i] > best ? x[i] : best;
+        }
+        return nan ? f4_bits(0x7FC00000) : best;
+    }
+    vf last = vf_load(x + n - LANES), a = last, b = last;
+    vm nan = vf_unord(last, last);
     ptrdiff_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        vf v = vf_load(x + i);
-        m = vf_max(v, m);
-        nan = vm_or(nan, vf_unord(v, v));
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        vf u = vf_load(x + i), v = vf_load(x + i + LANES);
+        a = vf_max(u, a);
+        b = vf_max(v, b);
+        nan = vm_or(nan, vf_unord(u, v));
     }
-    float lanes[LANES], best = x[n - 1];
-    int any = vm_any(nan);
-    for (; i < n; i++) {
-        any |= x[i] != x[i];
-        best = x[i] > best ? x[i] : best;
+    if (i + LANES <= n) {
+        vf u = vf_load(x + i);
+        a = vf_max(u, a);
+        nan = vm_or(nan, vf_unord(u, u));
     }
-    vf_store(lanes, m);
-    for (int k = 0; k < LANES; k++) best = lanes[k] > best ? lanes[k] : best;
-    return any ? f4_bits(0x7FC00000) : best;
+    return vm_any(nan) ? f4_bits(0x7FC00000) : vf_largest(vf_max(a, b));
 }
 
 /* The natural logarithms of sums that are at least 1, or NaN. */
@@ -68,12 +76,46 @@ static void log_sums(const double *s, float *out, ptrdiff_t n) {
     }
 }
 
+/* Lines of a later row are asked for while this one's exponentials are computed: rows of logits come from far memory, and their maximum is a
+ * walk with little else to do. */
+static inline void fetch_pair(const float *x) {
+    for (int k = 0; k < 2 * LANES; k += 16) __builtin_prefetch(x + k, 0, 2);
+}
+
+/* Fast mode: the sum of e^(x - m), pairs of vectors in double lanes; y, which may be x, keeps the terms unless it is NULL. */
+static inline double exp_row(const float *x, ptrdiff_t stride, float *y, ptrdiff_t n, vf m) {
+    vd lo = vd_set(0.0), hi = lo;
+    float rest[LANES];
+    ptrdiff_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        vf a = lane_exp(vf_sub(vf_load(x + i), m)), b = lane_exp(vf_sub(vf_load(x + i + LANES), m)), both = vf_add(a, b);
+        if (y) {
+            vf_store(y + i, a);
+            vf_store(y + i + LANES, b);
+        } else
+            fetch_pair(x + stride + i);
+        lo = vd_add(lo, vd_lo(both));
+        if (VD_LANES < LANES) hi = vd_add(hi, vd_hi(both));
+    }
+    double sum = vd_total(vd_add(lo, hi));
+    for (; i < n; i += LANES) {
+        vf_store(rest, lane_exp(vf_sub(load_part(x + i, n - i), m)));
+        if (y) store_part(y + i, vf_load(rest), n - i);
+        for (int k = 0; k < LANES && i + k < n; k++) sum += (double)rest[k];
+    }
+    return sum;
+}
+
 /* y = e^(x - m) of up to eight rows, with their sums; y may be x. */
 static void exp_rows_8(const float *x, float *y, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t n, float *m, double *s) {
+    for (ptrdiff_t r = 0; r < rows; r++) m[r] = row_max(x + r * stride, n);
     for (ptrdiff_t r = 0; r < rows; r++) {
-        m[r] = row_max(x + r * stride, n);
         s[r] = 0.0;
         vf mv = vf_set(m[r]);
+        if (!OM_EXACT) {
+            s[r] = exp_row(x + r * stride, stride, y + r * stride, n, mv);
+            continue;
+        }
         ptrdiff_t i = 0;
         for (; i + 2 * LANES <= n; i += 2 * LANES) {
             vf a = lane_exp(vf_sub(vf_load(x + r * stride + i), mv)), b = lane_exp(vf_sub(vf_load(x + r * stride + i + LANES), mv));
@@ -82,7 +124,7 @@ static void exp_rows_8(const float *x, float *y, ptrdiff_t stride, ptrdiff_t row
         }
         for (; i < n; i += LANES) store_part(y + r * stride + i, lane_exp(vf_sub(load_part(x + r * stride + i, n - i), mv)), n - i);
     }
-    k_sum_rows(y, stride, rows, n, s);
+    if (OM_EXACT) k_sum_rows(y, stride, rows, n, s);
 }
 
 /* The same without keeping e^(x - m): a piece at a time. */
@@ -91,17 +133,34 @@ static void sum_exp_rows_8(const float *x, ptrdiff_t stride, ptrdiff_t rows, ptr
     float e[8 * EXP_PIECE];
     for (ptrdiff_t r = 0; r < rows; r++) {
         m[r] = row_max(x + r * stride, n);
-        s[r] = 0.0;
+        s[r] = OM_EXACT ? 0.0 : exp_row(x + r * stride, stride, NULL, n, vf_set(m[r]));
     }
-    for (ptrdiff_t c = 0; c < n; c += EXP_PIECE) {
+    for (ptrdiff_t c = 0; OM_EXACT && c < n; c += EXP_PIECE) {
         ptrdiff_t length = n - c < EXP_PIECE ? n - c : EXP_PIECE;
         for (ptrdiff_t r = 0; r < rows; r++) {
             const float *row = x + r * stride + c;
             vf mv = vf_set(m[r]);
-            for (ptrdiff_t i = 0; i < length; i += LANES) store_part(e + r * EXP_PIECE + i, lane_exp(vf_sub(load_part(row + i, length - i), mv)), length - i);
+            ptrdiff_t i = 0;
+            for (; i + 2 * LANES <= length; i += 2 * LANES) {
+                vf a = lane_exp(vf_sub(vf_load(row + i), mv)), b = lane_exp(vf_sub(vf_load(row + i + LANES), mv));
+                fetch_pair(row + 8 * stride + i);
+                vf_store(e + r * EXP_PIECE + i, a);
+                vf_store(e + r * EXP_PIECE + i + LANES, b);
+            }
+            for (; i < length; i += LANES) store_part(e + r * EXP_PIECE + i, lane_exp(vf_sub(load_part(row + i, length - i), mv)), length - i);
         }
         k_sum_rows(e, EXP_PIECE, rows, length, s);
     }
+}
+
+/* e / s with one rounding, for 0 <= e <= 1 <= s, inverse the rounded 1 / s: a quotient within one unit, and a correction by its exact remainder, are
+ * rounded as a division is (Markstein 1990), in less than its time. Not where the remainder might be subnormal. */
+static inline vf quotient(vf e, vf s, vf inverse) {
+    vm small = vm_and(vf_lt(vf_set(0.0f), e), vf_lt(e, vf_set(0x1p-90f)));
+    if (!HAS_FMA || vm_any(small)) return vf_div(e, s);
+    vf minus = vf_neg(s), q = vf_mul(e, inverse);
+    q = vf_fma(vf_fma(minus, q, e), inverse, q);
+    return vf_fma(vf_fma(minus, q, e), inverse, q);
 }
 
 #define OM_EACH_8(rows) for (ptrdiff_t r0 = 0, some = (rows) < 8 ? (rows) : 8; r0 < (rows); r0 += 8, some = (rows) - r0 < 8 ? (rows) - r0 : 8)
@@ -113,10 +172,10 @@ static void k_softmax_rows(const float *x, float *y, ptrdiff_t stride, ptrdiff_t
         exp_rows_8(x + r0 * stride, y + r0 * stride, stride, some, cols, m, s);
         for (ptrdiff_t r = 0; r < some; r++) {
             float *row = y + (r0 + r) * stride;
-            vf sv = vf_set(OM_EXACT ? (float)s[r] : (float)(1.0 / s[r]));
+            vf sv = vf_set((float)s[r]), inverse = vf_set(OM_EXACT ? 1.0f / (float)s[r] : (float)(1.0 / s[r]));
             for (ptrdiff_t i = 0; i < cols; i += LANES) {
                 vf v = load_part(row + i, cols - i);
-                store_part(row + i, vf_result(OM_EXACT ? vf_div(v, sv) : vf_mul(v, sv)), cols - i);
+                store_part(row + i, vf_result(OM_EXACT ? quotient(v, sv, inverse) : vf_mul(v, inverse)), cols - i);
             }
         }
     }
