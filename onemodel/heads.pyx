@@ -104,11 +104,8 @@ cdef Rows rows(Tensor t):
     return r
 
 
-def forward(Tensor q not None, Tensor k not None, Tensor v not None, Tensor mask, bint causal, double scale):
-    """softmax(scale q·kᵀ + mask)·v; q, k and v have the same leading dimensions, the mask broadcasts."""
-    cdef Call call = prepared(q, k, v, mask, causal, scale)
+cdef int attend(Call call, Tensor out) except -1:
     cdef int mode = current_mode(), status
-    cdef Tensor out = laid_out(q, v.dims[v.rank - 1])
     cdef Rows y = rows(out)
     call.pin_all(True)
     pin(out.storage)
@@ -117,15 +114,11 @@ def forward(Tensor q not None, Tensor k not None, Tensor v not None, Tensor mask
     unpin(out.storage)
     call.pin_all(False)
     if status < 0:
-        raise_no_memory(k.count * 4)
-    return out
+        raise_no_memory(call.k.count * 4)
+    return 0
 
 
-def backward(Tensor g not None, Tensor q not None, Tensor k not None, Tensor v not None, Tensor mask, bint causal, double scale, tuple wanted):
-    """Gradients of q, k and v, None where not wanted."""
-    cdef Call call = prepared(q, k, v, mask, causal, scale)
-    cdef Tensor dq = laid_out(q, q.dims[q.rank - 1]) if wanted[0] else None, dk = laid_out(k, k.dims[k.rank - 1]) if wanted[1] else None
-    cdef Tensor dv = laid_out(v, v.dims[v.rank - 1]) if wanted[2] else None
+cdef int attend_back(Call call, Tensor g, Tensor dq, Tensor dk, Tensor dv) except -1:
     cdef int mode = current_mode(), status
     g = with_rows(g)
     cdef Rows pg = rows(g), pq = rows(dq), pk = rows(dk), pv = rows(dv)
@@ -136,5 +129,52 @@ def backward(Tensor g not None, Tensor q not None, Tensor k not None, Tensor v n
     unpin(g.storage)
     call.pin_all(False)
     if status < 0:
-        raise_no_memory(k.count * 4)
+        raise_no_memory(call.k.count * 4)
+    return 0
+
+
+def forward(Tensor q not None, Tensor k not None, Tensor v not None, Tensor mask, bint causal, double scale):
+    """softmax(scale q·kᵀ + mask)·v; q, k and v have the same leading dimensions, the mask broadcasts."""
+    cdef Call call = prepared(q, k, v, mask, causal, scale)
+    cdef Tensor out = laid_out(q, v.dims[v.rank - 1])
+    attend(call, out)
+    return out
+
+
+def backward(Tensor g not None, Tensor q not None, Tensor k not None, Tensor v not None, Tensor mask, bint causal, double scale, tuple wanted):
+    """Gradients of q, k and v, None where not wanted."""
+    cdef Call call = prepared(q, k, v, mask, causal, scale)
+    cdef Tensor dq = laid_out(q, q.dims[q.rank - 1]) if wanted[0] else None, dk = laid_out(k, k.dims[k.rank - 1]) if wanted[1] else None
+    cdef Tensor dv = laid_out(v, v.dims[v.rank - 1]) if wanted[2] else None
+    attend_back(call, g, dq, dk, dv)
     return dq, dk, dv
+
+
+cdef Tensor heads_of(Tensor x, Py_ssize_t heads, int part, int parts):
+    """[batch, heads, length, width] of one of so many parts that stand side by side in the rows of [batch, length, columns]."""
+    cdef Py_ssize_t[MAX_NDIM] dims
+    cdef Py_ssize_t[MAX_NDIM] steps
+    cdef Py_ssize_t columns = x.dims[2] // parts
+    dims[0], dims[1], dims[2], dims[3] = x.dims[0], heads, x.dims[1], columns // heads
+    steps[0], steps[1], steps[2], steps[3] = x.steps[0], columns // heads * x.steps[2], x.steps[1], x.steps[2]
+    return new_view(x, 4, dims, steps, x.offset + (part * columns * x.steps[2] if x.count else 0))
+
+
+cdef Call of_rows(Tensor x, Py_ssize_t heads, Tensor mask, bint causal, double scale):
+    x = with_rows(x)
+    return prepared(heads_of(x, heads, 0, 3), heads_of(x, heads, 1, 3), heads_of(x, heads, 2, 3), mask, causal, scale)
+
+
+def forward_in_rows(Tensor x not None, Py_ssize_t heads, Tensor mask, bint causal, double scale):
+    """Attention of queries, keys and values that stand in rows of [batch, length, 3 columns]: [batch, length, columns]."""
+    cdef Tensor out = laid_out(x, x.dims[2] // 3)
+    attend(of_rows(x, heads, mask, causal, scale), heads_of(out, heads, 0, 1))
+    return out
+
+
+def backward_in_rows(Tensor g not None, Tensor x not None, Py_ssize_t heads, Tensor mask, bint causal, double scale):
+    """The gradient of x, written where it belongs: three gradients apart would be copied into one."""
+    cdef Tensor dx = laid_out(x, x.dims[2])
+    attend_back(of_rows(x, heads, mask, causal, scale), heads_of(with_rows(g), heads, 0, 1), heads_of(dx, heads, 0, 3),
+                heads_of(dx, heads, 1, 3), heads_of(dx, heads, 2, 3))
+    return dx

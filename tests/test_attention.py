@@ -191,3 +191,26 @@ def test_heads_come_out_as_they_went_in(order):
             (y * om.tensor(weight).permute(*order)).sum().backward()
             results.append((y.sha256(), leaf.grad.sha256()))
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("mode", ["fast", "exact"])
+@pytest.mark.parametrize("masked", ["no", "causal", "boolean"])
+@pytest.mark.parametrize("length_first", [False, True])
+def test_self_attention_has_the_bits_of_three_parts(mode, masked, length_first):
+    x, g = (t.detach() for t in operands(11, (60, 3, 72) if length_first else (3, 60, 72), (3, 60, 24)))
+    mask = om.tensor(np.random.default_rng(2).random((3, 1, 60, 60)) < 0.7) if masked == "boolean" else None
+
+    def gradients(attend):
+        leaf = x.detach().requires_grad_()
+        y = attend(leaf.transpose(0, 1) if length_first else leaf)
+        y.backward(g)
+        return y.detach().numpy().tobytes(), leaf.grad.numpy().tobytes()
+
+    def parts(t):
+        q, k, v = (p.reshape(3, 60, 4, 6).permute(0, 2, 1, 3) for p in om.split(t, 24, -1))
+        return om.scaled_dot_product_attention(q, k, v, mask, is_causal=masked == "causal").permute(0, 2, 1, 3).reshape(3, 60, 24)
+
+    with om.arithmetic(mode):
+        assert gradients(lambda t: om.self_attention(t, 4, mask, masked == "causal")) == gradients(parts)
+        y = om.self_attention(x.transpose(0, 1) if length_first else x, 4, mask, masked == "causal")
+    assert (y.transpose(0, 1) if length_first else y).is_contiguous()

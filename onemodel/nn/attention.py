@@ -19,7 +19,7 @@ from onemodel.nn.module import Module, Parameter
 from onemodel.nn.norm import LayerNorm
 from onemodel.ops.activation import gelu, relu
 from onemodel.ops.arithmetic import where
-from onemodel.ops.attention import composed, lower_triangle, scaled_dot_product_attention
+from onemodel.ops.attention import composed, lower_triangle, scaled_dot_product_attention, self_attention
 from onemodel.ops.join import split
 from onemodel.ops.matmul import linear
 from onemodel.ops.parameters import LARGEST_SIZE, flag, floats, integer, real
@@ -84,8 +84,13 @@ class MultiheadAttention(Module):
         axis = 0 if first else 1
         batch, length, keys = query.shape[axis], query.shape[1 - axis], key.shape[1 - axis]
         mask, causal = self._mask(attn_mask, key_padding_mask, need_weights, is_causal, batch, length, keys, rank)
-        q, k, v = (self._heads(t, first) for t in self._projected(query, key, value))
         drop = self.dropout if self.training else 0.0
+        if selfish and self.in_proj_weight is not None and not need_weights and drop == 0.0:
+            projected = linear(query, self.in_proj_weight, self.in_proj_bias)
+            y = self_attention(projected if first else projected.transpose(0, 1), self.num_heads, mask, causal)
+            y = self.out_proj(y if first else y.transpose(0, 1))
+            return (y.squeeze(0) if rank == 2 else y), None
+        q, k, v = (self._heads(t, first) for t in self._projected(query, key, value))
         weights = None
         if need_weights:
             y, weights = composed(q, k, v, mask, drop, causal, 1 / math.sqrt(self.head_dim))

@@ -12,7 +12,7 @@ from onemodel.errors import ShapeError
 from onemodel.making import tensor
 from onemodel.ops.arithmetic import where
 from onemodel.ops.dropout import dropout
-from onemodel.ops.parameters import flag, real
+from onemodel.ops.parameters import LARGEST_SIZE, flag, integer, real
 from onemodel.ops.reduce import amax
 from onemodel.ops.softmax import softmax
 from onemodel.registry import ErrorSample, Input, Op, Sample, public, register
@@ -45,19 +45,22 @@ def _check(query, key, value, mask, causal) -> tuple[int, ...]:
     if query.shape[-1] == 0:
         raise ShapeError(f"{_OP}: queries and keys have no elements: query {query.shape}")
     lead = _broadcast(parts, [t.shape[:-2] for t in parts.values()])
-    if mask is None:
-        return lead
-    if causal:
-        raise ValueError(f"{_OP}: give attn_mask or is_causal, not both")
-    require(mask, _OP)
-    if mask.dtype not in (np.float32, np.bool_):
-        raise TypeError(f"{_OP}: attn_mask must be float32 (added) or bool (True takes part), got {mask.dtype}")
-    if mask.requires_grad:
-        raise ValueError(f"{_OP}: attn_mask gets no gradient; pass mask.detach()")
-    whole = (*lead, query.shape[-2], key.shape[-2])
-    if mask.ndim > len(whole) or any(m not in (1, n) for m, n in zip(mask.shape[::-1], whole[::-1], strict=False)):
-        raise ShapeError(f"{_OP}: attn_mask {mask.shape} does not broadcast to {whole}")
+    _check_mask(_OP, mask, causal, (*lead, query.shape[-2], key.shape[-2]))
     return lead
+
+
+def _check_mask(op: str, mask, causal: bool, whole: tuple[int, ...]) -> None:
+    if mask is None:
+        return
+    if causal:
+        raise ValueError(f"{op}: give attn_mask or is_causal, not both")
+    require(mask, op)
+    if mask.dtype not in (np.float32, np.bool_):
+        raise TypeError(f"{op}: attn_mask must be float32 (added) or bool (True takes part), got {mask.dtype}")
+    if mask.requires_grad:
+        raise ValueError(f"{op}: attn_mask gets no gradient; pass mask.detach()")
+    if mask.ndim > len(whole) or any(m not in (1, n) for m, n in zip(mask.shape[::-1], whole[::-1], strict=False)):
+        raise ShapeError(f"{op}: attn_mask {mask.shape} does not broadcast to {whole}")
 
 
 def _weights(q, k, mask, causal, scale):
@@ -164,3 +167,79 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     if dropout_p:
         return composed(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
     return ScaledDotProductAttention.apply(query, key, value, attn_mask, is_causal, scale)
+
+
+@register
+class SelfAttention(Op):
+    """y = scaled_dot_product_attention(q, k, v) of heads whose q, k and v stand side by side in the rows of x: the same bits.
+
+    x [N, L, 3·E], as one linear layer projects a sequence: E columns of queries, E of keys, E of values, each num_heads heads of E / num_heads
+    columns; y [N, L, E]. The mask broadcasts to [N, num_heads, L, L] and is what it is there, as is `is_causal`. The gradient of x is written whole,
+    where three would be put together. Shapes that do not fit: ShapeError.
+    """
+
+    any_strides = True  # a sequence that comes first in memory stays there
+
+    @staticmethod
+    def forward(ctx, x, mask, heads_, causal, scale):
+        ctx.save_for_backward(x, mask)
+        ctx.arguments = (heads_, causal, scale)
+        return heads.forward_in_rows(x, heads_, mask, causal, scale)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, mask = ctx.saved_tensors
+        heads_, causal, scale = ctx.arguments
+        return (heads.backward_in_rows(g, x, heads_, mask, causal, scale),) + (None,) * (len(ctx.needs_input_grad) - 1)
+
+    @staticmethod
+    def reference(input, num_heads, attn_mask=None, is_causal=False):
+        n, length, columns = input.shape
+        q, k, v = np.moveaxis(input.reshape(n, length, 3, num_heads, columns // (3 * num_heads)), (2, 3), (0, 2))
+        y = _weights(q, k, attn_mask, is_causal, 1 / math.sqrt(q.shape[-1])) @ v
+        return np.swapaxes(y, 1, 2).reshape(n, length, columns // 3)
+
+    samples = [
+        Sample("plain", (Input((2, 5, 24)), 2), {}, 16.0),
+        Sample("one_head", (Input((1, 7, 15)), 1), {}, 16.0),
+        Sample("causal", (Input((2, 19, 12)), 2), {"is_causal": True}, 16.0),
+        Sample("additive", (Input((2, 5, 12)), 2, Input((5, 5), requires_grad=False)), {}, 16.0),
+        Sample("boolean", (Input((2, 5, 12)), 2, Input((2, 1, 1, 5), dtype="bool")), {}, 16.0),
+        Sample("transposed", (Input((3, 6, 18), layout="transposed"), 3), {}, 16.0),
+        Sample("strided", (Input((2, 5, 12), layout="strided"), 2), {}, 16.0),
+        Sample("flipped", (Input((2, 5, 12), layout="flipped"), 2), {}, 16.0),
+        Sample("expanded", (Input((3, 5, 12), layout="expanded"), 2), {}, 16.0),
+        Sample("no_rows", (Input((2, 0, 12)), 2)),
+        Sample("no_batch", (Input((0, 5, 12)), 2)),
+        Sample("blocks", (Input((2, 101, 102), -1.0, 1.0), 2), {}, 16.0, False),
+    ]
+    error_samples = [
+        ErrorSample("rank", (Input((5, 12)), 2), ValueError, "[N, L, 3·E]"),
+        ErrorSample("columns", (Input((2, 5, 13)), 2), ValueError, "3·num_heads"),
+        ErrorSample("empty", (Input((2, 5, 0)), 2), ValueError, "3·num_heads"),
+        ErrorSample("no_heads", (Input((2, 5, 12)), 0), ValueError, "num_heads"),
+        ErrorSample("half_a_head", (Input((2, 5, 12)), 1.5), TypeError, "num_heads"),
+        ErrorSample("integer", (Input((2, 5, 12), dtype="int64"), 2), TypeError, "float32"),
+        ErrorSample("mask", (Input((2, 5, 12)), 2, Input((5, 6), requires_grad=False)), ValueError, "attn_mask"),
+        ErrorSample("mask_gradient", (Input((2, 5, 12)), 2, Input((5, 5))), ValueError, "no gradient"),
+        ErrorSample("both", (Input((2, 5, 12)), 2, Input((5, 5), requires_grad=False)), ValueError, "not both", {"is_causal": True}),
+        ErrorSample("list", ([[[1.0]]], 1), TypeError, "om.tensor"),
+    ]
+
+
+@public(method=False)
+def self_attention(input, num_heads, attn_mask=None, is_causal=False):
+    """Attention in heads of queries, keys and values side by side in the rows of input [N, L, 3·E], as one linear layer projects them: [N, L, E]."""
+    op = "self_attention"
+    require(input, op)
+    if input.dtype != np.float32:
+        raise TypeError(f"{op}: input must be float32, got {input.dtype}; write .cast(om.float32)")
+    num_heads = integer(op, "num_heads", num_heads, 1, LARGEST_SIZE)
+    is_causal = flag(op, "is_causal", is_causal)
+    if input.ndim != 3:
+        raise ShapeError(f"{op}: expected input [N, L, 3·E], got shape {input.shape}")
+    n, length, columns = input.shape
+    if columns == 0 or columns % (3 * num_heads):
+        raise ShapeError(f"{op}: expected columns of input in multiples of 3·num_heads = {3 * num_heads}, at least once, got shape {input.shape}")
+    _check_mask(op, attn_mask, is_causal, (n, num_heads, length, length))
+    return SelfAttention.apply(input, attn_mask, num_heads, is_causal, 1 / math.sqrt(columns // (3 * num_heads)))
