@@ -117,26 +117,33 @@ def test_random_stages(isa, mode, data):
 
 @pytest.mark.parametrize("isa, mode", PATHS, ids=map("-".join, PATHS))
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 0.0, -1e-30])
-def test_what_a_sum_over_winners_alone_would_miss(isa, mode, value):
+@pytest.mark.parametrize("where", ["x", "w"])
+def test_what_a_sum_over_winners_alone_would_miss(isa, mode, where, value):
     """An infinity or NaN that no winner meets makes NaN of the zeros beside it; a product below the smallest float makes -0, which a zero makes +0."""
     table.select_isa(isa)
     om.set_arithmetic(mode)
     x, w = np.zeros((2, 16, 8, 8), np.float32), np.zeros((3, 16, 3, 3), np.float32)
     w[:, 0, 1, 1] = 1.0
     x[:, 0, ::2, ::2] = 3.0    # the winners
-    x[1, :, 3, 5] = value      # beside one
-    x[0, 1, 2, 2] = value if np.isfinite(value) else 0.0
+    if where == "x":
+        x[1, :, 3, 5] = value  # beside one
+        x[0, 1, 2, 2] = value if np.isfinite(value) else 0.0
+    else:
+        w[2, 5, 0, 1] = value
 
-    def gradient(function, *window):
-        leaf = om.tensor(w).requires_grad_()
-        y = function(om.tensor(x), leaf, None, 1, 1, 1, 1, *window)
-        y.backward(om.full(y.shape, 1e-30))
-        return leaf.grad.numpy()
+    def gradients(function, *window):
+        leaves = om.tensor(x).requires_grad_(), om.tensor(w).requires_grad_()
+        y = function(*leaves, None, 1, 1, 1, 1, *window)
+        if where == "x" or np.isfinite(value):
+            y.backward(om.full(y.shape, 1e-30))
+        else:
+            (y[:, 2:] * 0.0).sum().backward()  # from the one channel whose outputs are NaN
+        return [leaf.grad.numpy() for leaf in leaves]
 
-    found, expected = gradient(om.conv_relu_pool2d, 2), gradient(apart, 2)
-    assert np.isnan(expected).any() == (not np.isfinite(value)) and np.array_equal(found, expected, equal_nan=True)
-    if mode == "exact" or np.isfinite(value):
-        assert found.tobytes() == expected.tobytes()
+    for found, expected in zip(gradients(om.conv_relu_pool2d, 2), gradients(apart, 2), strict=True):
+        assert np.array_equal(found, expected, equal_nan=True)
+        if mode == "exact" or not np.isnan(expected).any():
+            assert found.tobytes() == expected.tobytes()
 
 
 def test_the_convolution_is_never_held_whole():

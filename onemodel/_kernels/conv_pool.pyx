@@ -9,7 +9,7 @@ from libc.string cimport memset
 
 from onemodel._kernels.conv cimport Conv, conv_forward, conv_input
 from onemodel._kernels.conv_weight cimport conv_weight, conv_weight_more, weight_continues
-from onemodel._kernels.conv_winners cimport winners_fit, winners_weight
+from onemodel._kernels.conv_winners cimport MADE_DB, MADE_DW, MADE_DX, winners_backward, winners_fit
 from onemodel._kernels.elementwise cimport MAP1, Operand, map_flat
 from onemodel._kernels.pieces cimport begin, cut, run
 from onemodel._kernels.pooling cimport Pooling, pool_backward, pool_forward
@@ -116,14 +116,13 @@ cdef int conv_pool_backward(int mode, const Conv *c, const Pooling *p, const flo
     cdef int status = 0
     if c.ic == 0:  # neither has an element
         dx = dw = NULL
-    if dw != NULL and winners_fit(mode, c, p):
-        status = winners_weight(mode, c, p, g, index, x, dw)
+    if winners_fit(mode, c, p):
+        status = winners_backward(mode, c, p, g, index, x, w, dx, dw, db)
         if status < 0:
             return -1
-        if status == 1:
-            dw = NULL
+        dx, dw, db = NULL if status & MADE_DX else dx, NULL if status & MADE_DW else dw, NULL if status & MADE_DB else db
         status = 0
-    if dw == NULL and dx == NULL and db == NULL:
+    if dx == NULL and dw == NULL and db == NULL:
         return 0
     if dw == NULL or weight_continues(mode, c):
         most = min(images_at_once(c), c.n)

@@ -1,11 +1,12 @@
-/* The weight gradient of a convolution whose outputs are pooled by their maximum: of the gradients of a window's outputs all but the winner's
- * are 0. Owns the list of winners of a plane, and the chains over them. Must not contain blocking or threads.
+/* Gradients of a convolution whose outputs are pooled by their maximum: of the gradients of a window's outputs all but the winner's are 0. Owns
+ * the list of winners of a plane, and the chains over them. Must not contain blocking or threads.
  *
- * A chain over all outputs adds x·0 for most of them, which changes a sum only where x is infinite or NaN, or where the sum is -0, which only
- * a product beyond the smallest float can make of +0. Both are found out, and the caller then goes over all outputs.
+ * A chain over all outputs adds x·0 or w·0 for most of them, which changes a sum only where x or w is infinite or NaN, or where the sum is -0,
+ * which only a product below the smallest float can make of +0. Both are found out, and the caller then goes over all outputs.
  *
- * Lanes are channels of x: an image lies as pixels of LANES channels, some blocks of them, with its padding. The chains of all taps of a
- * kernel are in registers while the winners of one output channel pass by. */
+ * Lanes are channels of x, which lies as pixels of some channels, with its padding. For the weights the chains of all taps of a kernel are in
+ * registers while the winners of one output channel pass by; for x, winners add to the pixels of a row that stays in the first-level cache, and
+ * the taps of a row of the kernel are in registers. */
 #ifndef OM_CONV_WINNERS_H
 #define OM_CONV_WINNERS_H
 
@@ -23,6 +24,10 @@ typedef void om_winners_list_fn(const om_winner_windows *w, const float *g, cons
 /* state[(row·cols + col)·lanes + lane] joins its chain over n winners: x is read at at[i]·lanes + row·pitch + col·lanes. */
 typedef void om_winners_chain_fn(const float *x, ptrdiff_t pitch, const int32_t *at, const float *value, ptrdiff_t n, ptrdiff_t rows, ptrdiff_t cols,
                                  float *state);
+/* row[(at[i] - base)·vectors·lanes + tap·vectors·lanes ...] join their chains over n winners, the last one first: taps of one pixel then come in
+ * order. w: for each of `cols` taps the channels of a pixel, 1 or 2 vectors of them. */
+typedef void om_winners_spread_fn(float *row, ptrdiff_t base, const int32_t *at, const float *value, ptrdiff_t n, ptrdiff_t cols, ptrdiff_t vectors,
+                                  const float *w);
 /* sum += state, or = state for the first image, and results for the last; whether no element of state is -0. */
 enum { OM_WINNERS_FIRST = 1, OM_WINNERS_LAST = 2 };
 typedef int om_winners_join_fn(const float *state, float *sum, ptrdiff_t n, int flags);
@@ -35,6 +40,7 @@ enum { OM_WINNERS_COLS = 7 };
 #define OM_CONV_WINNERS(ROW)                                                                     \
     ROW(winners_list, winners_list, "a plane's winners and their gradients, in order")           \
     ROW(winners_chain, winners_chain, "chains of a weight's gradient over a list of winners")    \
+    ROW(winners_spread, winners_spread, "chains of a row of pixels over a list of winners")      \
     ROW(winners_join, winners_join, "an image's chains, added to those of the images before it") \
     ROW(finite, all_finite, "whether all elements are finite")
 #endif
@@ -106,6 +112,31 @@ static void k_winners_chain(const float *x, ptrdiff_t pitch, const int32_t *at, 
         now = (rows + passes - 1) / passes;
         winners_chains[now - 1][cols - 1](x, pitch, at, value, n, state);
     }
+}
+
+OM_INLINE void winners_spread(const int C, const int V, float *row, ptrdiff_t base, const int32_t *at, const float *value, ptrdiff_t n, const float *w) {
+    vf taps[OM_WINNERS_COLS * 2];
+    OM_UNROLL for (int t = 0; t < C * V; t++) taps[t] = vf_load(w + t * LANES);
+    for (ptrdiff_t i = n - 1; i >= 0; i--) {
+        const vf g = vf_set(value[i]);
+        float *to = row + ((ptrdiff_t)at[i] - base) * (V * LANES);
+        OM_UNROLL for (int t = 0; t < C * V; t++) vf_store(to + t * LANES, gemm_step(taps[t], g, vf_load(to + t * LANES)));
+    }
+}
+
+typedef void spread_fn(float *row, ptrdiff_t base, const int32_t *at, const float *value, ptrdiff_t n, const float *w);
+#define WINNERS_SPREAD(C, V)                                                                                                                  \
+    static void winners_spread_##C##_##V(float *row, ptrdiff_t base, const int32_t *at, const float *value, ptrdiff_t n, const float *w) {    \
+        winners_spread(C, V, row, base, at, value, n, w);                                                                                     \
+    }
+#define WINNERS_SPREADS(X) X(1, 1) X(2, 1) X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(7, 1) X(1, 2) X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2) X(7, 2)
+WINNERS_SPREADS(WINNERS_SPREAD)
+#define WINNERS_SPREAD_NAME(C, V) [C - 1][V - 1] = winners_spread_##C##_##V,
+static spread_fn *const winners_spreads[OM_WINNERS_COLS][2] = {WINNERS_SPREADS(WINNERS_SPREAD_NAME)};
+
+static void k_winners_spread(float *row, ptrdiff_t base, const int32_t *at, const float *value, ptrdiff_t n, ptrdiff_t cols, ptrdiff_t vectors,
+                             const float *w) {
+    winners_spreads[cols - 1][vectors - 1](row, base, at, value, n, w);
 }
 
 static int k_winners_join(const float *state, float *sum, ptrdiff_t n, int flags) {
