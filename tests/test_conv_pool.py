@@ -122,14 +122,14 @@ def test_what_a_sum_over_winners_alone_would_miss(isa, mode, where, value):
     """An infinity or NaN that no winner meets makes NaN of the zeros beside it; a product below the smallest float makes -0, which a zero makes +0."""
     table.select_isa(isa)
     om.set_arithmetic(mode)
-    x, w = np.zeros((2, 16, 8, 8), np.float32), np.zeros((3, 16, 3, 3), np.float32)
+    x, w = np.zeros((1, 16, 8, 8), np.float32), np.zeros((3, 16, 3, 3), np.float32)
     w[:, 0, 1, 1] = 1.0
     x[:, 0, ::2, ::2] = 3.0    # the winners
     if where == "x":
-        x[1, :, 3, 5] = value  # beside one
-        x[0, 1, 2, 2] = value if np.isfinite(value) else 0.0
+        x[0, :, 7, 7] = value if not np.isfinite(value) else 0.0  # beside the last one
+        x[0, 1, 6, 6] = value if np.isfinite(value) else 0.0      # the last one: only zeros that did not win follow
     else:
-        w[2, 5, 0, 1] = value
+        w[2, 5, 2, 1] = value  # the last tap by which a pixel meets a winner
 
     def gradients(function, *window):
         leaves = om.tensor(x).requires_grad_(), om.tensor(w).requires_grad_()
