@@ -203,12 +203,14 @@ def test_expanded_operands(path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("shape", [(3, 70, 900), (16, 100, 800), (1, 300, 1000), (300, 1, 1000), (150, 33, 801), (200, 20, 400)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 70, 900), (16, 100, 800), (1, 300, 1000), (300, 1, 1000), (150, 33, 801), (200, 20, 400), (29, 75, 500)], ids=str)
 def test_blocks_of_k_continue_the_same_chain(path, shape):
     m, n, k = shape
     a, b = normal(1, m, k), normal(2, n, k).T
+    far = np.full((k, 1024), np.nan, np.float32)[:, 3 : n + 3]  # rows 4 KB apart
+    far[:] = b
     for mode in both_modes(path):
-        for x, y in [(a, b), (np.ascontiguousarray(a.T).T, np.ascontiguousarray(b))]:
+        for x, y in [(a, b), (np.ascontiguousarray(a.T).T, np.ascontiguousarray(b)), (a, far)]:
             check(gemm.matmul_arrays(x, y, normal(3, n), mode), x, y, normal(3, n), path, mode)
 
 

@@ -39,6 +39,7 @@ cdef enum:
     NARROW_TILES = 10           # up to so many row tiles each panel of B is used once and packed where it is used, or not at all
     FAR_COLUMNS = 256           # floats from one column of a transposed A to the next, from which on it is packed
     FAR_ROWS = 96               # of such an A are packed at a time, and in a piece
+    SHORT_K = 128               # with fewer steps packing a panel costs what it saves
     MADDS_PER_ELEMENT = 16      # multiply-adds that take the time of one element of an element-wise kernel
     WIDE_COLUMNS = 512          # columns of a piece over a packed B: its block of B stays in L2
     MOST_PIECES = 64            # of one product: enough to balance many threads
@@ -244,7 +245,8 @@ cdef void plan(Product *p) noexcept nogil:
     p.in_place = False
     p.packed_a = NULL
     p.thin = p.m <= g.thin_rows and p.rsb == 1 and p.csb != 1 and p.csa == 1 and p.csc == 1
-    p.pack_b = p.csb != 1
+    # Rows of B a multiple of 4 KB apart share one set of L1: a panel that several tiles meet would come from L2 to each of them.
+    p.pack_b = p.csb != 1 or (p.rsb % 1024 == 0 and p.m >= 2 * g.mr and p.k >= SHORT_K)
     # Broadcasts read A where it is, unless its rows share one set of L1 (a multiple of 4 KB apart) or its elements are spread over
     # lines, and it is read often. Columns side by side, but so far apart that every step is another page, are packed too, and so many
     # rows at a time that whole lines are read.
