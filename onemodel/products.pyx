@@ -4,7 +4,7 @@ A batch of matrices against one matrix is one product over all rows (as torch fo
 with stride 0. Holds no loop over elements.
 """
 
-from onemodel._kernels.gemm cimport gemm, gemm_batched
+from onemodel._kernels.gemm cimport gemm, gemm_batched, gemm_summing
 from onemodel._kernels.reduce cimport SUM, reduce as reduce_kernel
 from onemodel._kernels.table cimport current_mode
 from onemodel._pool.pool cimport pin, raise_no_memory, unpin
@@ -237,6 +237,27 @@ cdef Tensor matmul_of(Tensor a, Tensor b):
 
 # ---- linear ----
 
+cdef Tensor weight_gradient(Tensor g, Tensor x, Tensor db, int mode, str op, int *summed):
+    """gᵀ·x; summed becomes 1 where the sums of g's columns went into db on the way, else 0."""
+    cdef Py_ssize_t[2] dims
+    dims[0], dims[1] = g.dims[1], x.dims[1]
+    cdef Tensor dw = new_tensor(FLOAT32, 2, dims, False)
+    cdef const float *pg = <const float *>data_of(g, op)
+    cdef const float *px = <const float *>data_of(x, op)
+    cdef int status
+    for t in (g, x, dw, db):
+        pin((<Tensor>t).storage)
+    with nogil:
+        status = gemm_summing(mode, dims[0], dims[1], g.dims[0], pg, g.steps[1], g.steps[0], px, x.steps[0], x.steps[1],
+                              <float *>dw.storage.data, dims[1], <float *>db.storage.data)
+    for t in (g, x, dw, db):
+        unpin((<Tensor>t).storage)
+    if status < 0:
+        raise_no_memory(g.count * 4)
+    summed[0] = status
+    return dw
+
+
 cdef class LinearRule(Rule):
     """saved: x if w needs a gradient, w if x does."""
     cdef object backward(self, Record r, Tensor g):
@@ -244,16 +265,20 @@ cdef class LinearRule(Rule):
         cdef Py_ssize_t[1] width
         cdef Tensor dx = None, dw = None, db = None, g2 = folded(g, self.name) if g.rank > 1 else with_axis(g, 0, self.name)
         cdef Tensor x = <Tensor>r.saved[0]
-        cdef int rank, status
+        cdef int rank, status = 0
+        if len(r.edges) > 2 and r.edges[2] is not None and r.wanted & 4:
+            width[0] = g2.dims[1]
+            db = new_tensor(FLOAT32, 1, width, False)
         if r.edges[0] is not None and r.wanted & 1:
             rank = edge_shape(r.edges[0], dims)
             dx = shaped(product(g2, False, <Tensor>r.saved[1], False, None, r.mode, False, self.name), rank, dims)
         if r.edges[1] is not None and r.wanted & 2:
             x = folded(x, self.name) if x.rank > 1 else with_axis(x, 0, self.name)
-            dw = product(g2, True, x, False, None, r.mode, False, self.name)
-        if len(r.edges) > 2 and r.edges[2] is not None and r.wanted & 4:
-            width[0] = g2.dims[1]
-            db = new_tensor(FLOAT32, 1, width, False)
+            if db is None:
+                dw = product(g2, True, x, False, None, r.mode, False, self.name)
+            else:
+                dw = weight_gradient(g2, x, db, r.mode, self.name, &status)
+        if db is not None and status == 0:
             status = reduce_kernel(r.mode, SUM, 2, g2.dims, g2.steps, <const float *>data_of(g2, self.name), 1, <float *>db.storage.data)
             if status < 0:
                 raise_no_memory(g2.dims[1] * 8)

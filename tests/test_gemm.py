@@ -11,6 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+import onemodel as om
 from onemodel._kernels import gemm, table
 from onemodel._pool import pool
 
@@ -300,3 +301,26 @@ def test_long_grid(path):
             table.set_smallest_piece(1 if seed % 2 else 32768)
             check(gemm.matmul_arrays(a, b, None, mode), a, b, None, path, mode, expected)
             check(gemm.matmul_arrays(np.ascontiguousarray(a.T).T, np.ascontiguousarray(b.T).T, None, mode), a, b, None, path, mode, expected)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("mode", ["fast", "exact"])
+def test_a_bias_gradient_taken_with_the_weights_is_its_own_sum(path, mode):
+    """A wide layer's gradient is summed as it is packed, by bands and blocks of steps: in exact mode the bits of the sum alone."""
+    table.select_isa(path)
+    x, g = normal(1, 700, 40), normal(2, 700, 300)
+    g[:, 7], g[5, 9] = 0.0, np.inf
+    seen = set()
+    for threads in (1, 2, 3):
+        table.set_num_threads(threads)
+        table.set_smallest_piece(1000)
+        w, b = om.zeros(300, 40, requires_grad=True), om.zeros(300, requires_grad=True)
+        with om.arithmetic(mode):
+            om.linear(om.tensor(x), w, b).backward(om.tensor(g))
+            alone = om.tensor(g).sum(0).numpy()
+        seen.add(b.grad.numpy().tobytes() + w.grad.numpy().tobytes())
+        if mode == "exact":
+            assert b.grad.numpy().tobytes() == alone.tobytes()
+        else:
+            np.testing.assert_allclose(b.grad.numpy(), alone, rtol=1e-5, atol=1e-4)
+    assert len(seen) == 1

@@ -6,11 +6,16 @@ Must not contain arithmetic: every output is one chain over increasing k inside 
 import numpy as np
 
 cimport numpy as cnp
+from libc.string cimport memset
 
-from onemodel._kernels.table cimport current_mode, om_fp_enter, om_fp_leave, om_gemm, parallel, smallest_piece, table_of
+from onemodel._kernels.table cimport (current_mode, om_fp_enter, om_fp_leave, om_gemm, om_round_fn, om_sum_fn, parallel, row_index, smallest_piece,
+                                      table_of)
 from onemodel._pool.pool cimport give, take
 
 cnp.import_array()
+
+cdef Py_ssize_t SUM_COLUMNS = row_index("sum", "sum_columns")
+cdef Py_ssize_t ROUND_SUMS = row_index("round", "round_sums")
 
 cdef extern from "kernels.h" nogil:
     enum:
@@ -73,6 +78,8 @@ cdef struct Product:
     Py_ssize_t bands        # and below each other: of whole tiles, as even as they can be
     float *packed           # the whole of B in panels for every piece, or NULL
     float *packed_a         # the whole of A likewise where every piece needs all of it, or NULL
+    om_sum_fn *add          # what sums A's rows as they are packed
+    double *sums            # into here, or NULL
 
 
 cdef inline Py_ssize_t round_up(Py_ssize_t x, Py_ssize_t to) noexcept nogil:
@@ -169,6 +176,8 @@ cdef void wide_piece(const Product *p, Py_ssize_t i0, Py_ssize_t i1, Py_ssize_t 
             if p.pack_a:
                 if tiles == 0:
                     tiles = min(A_BLOCK // (wa * max(kk, 1)), (i1 - i + p.mr - 1) // p.mr)
+                    if p.sums != NULL and j0 == 0:
+                        p.add(at, csa, kk, min(tiles * p.mr, i1 - i), p.sums + i)
                     p.g.pack(at, csa, rsa, kk, min(tiles * p.mr, i1 - i), p.mr, ap)
                     t = 0
                 at = ap + t * wa * kk
@@ -329,6 +338,7 @@ cdef void orient(Product *p, int mode, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k,
                  Py_ssize_t rsb, Py_ssize_t csb, float *c, Py_ssize_t rsc, const float *bias) noexcept nogil:
     """States the product; a single column becomes a single row, since lanes run along rows of C."""
     p.g = &table_of(mode).gemm
+    p.sums = NULL
     p.k = k
     p.c = c
     p.bias = bias
@@ -363,6 +373,24 @@ cdef int gemm(int mode, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const float *a
     cdef Product p
     orient(&p, mode, m, n, k, a, rsa, csa, b, rsb, csb, c, rsc, bias)
     return multiply(&p)
+
+
+cdef int gemm_summing(int mode, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const float *a, Py_ssize_t rsa, Py_ssize_t csa, const float *b,
+                      Py_ssize_t rsb, Py_ssize_t csb, float *c, Py_ssize_t rsc, float *sums) noexcept nogil:
+    cdef Product p
+    cdef int status
+    orient(&p, mode, m, n, k, a, rsa, csa, b, rsb, csb, c, rsc, NULL)
+    plan(&p)
+    if p.wide and p.pack_a and p.rsa == 1 and p.k > 0:
+        p.sums = <double *>take(m * sizeof(double))
+    if p.sums == NULL:
+        return multiply(&p)
+    memset(p.sums, 0, m * sizeof(double))
+    p.add = <om_sum_fn *>table_of(mode).row[SUM_COLUMNS]
+    status = multiply(&p)
+    (<om_round_fn *>table_of(mode).row[ROUND_SUMS])(p.sums, 1.0, sums, 1, m)
+    give(p.sums)
+    return status if status < 0 else 1
 
 
 # Products of one shape: item after item, or several small ones in a piece.
