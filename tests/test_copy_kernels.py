@@ -53,6 +53,31 @@ def test_any_strides_to_any_strides(isa, threads):
                 assert np.array_equal(room, expected)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_transposes_end_where_they_should(isa, threads):
+    """Tiles, blocks and units of every remainder, between elements that must stay; the source is read to its last element and no further."""
+    table.select_isa(isa)
+    table.set_num_threads(threads)
+    table.set_smallest_piece(64)
+    sizes = (1, 2, 3, 5, 7, 8, 9, 15, 17, 31, 33, 65, 130, 259)
+    for dtype in TYPES:
+        for rows, cols in itertools.product(sizes, sizes):
+            x = numbers((cols, rows), dtype)
+            room = np.full((rows + 2, cols + (rows + cols) % 2), 253, dtype)
+            target = room[1:-1, :cols]
+            kernels._array_copy(x.T, target)
+            assert np.array_equal(target, x.T), (rows, cols)
+            target[...] = 253
+            assert (room == 253).all(), (rows, cols)
+    # Outer dimensions around the transpose, more of them than pieces; channels behind and in front.
+    for shape, order in (((16, 64, 5, 33), (3, 0, 1, 2)), ((70, 9, 40), (1, 2, 0)), ((3, 3, 50, 60), (0, 2, 3, 1)), ((3, 50, 60, 4), (0, 3, 1, 2))):
+        x = numbers(shape, np.float32)
+        for view in (x.transpose(order), x.transpose(order)[::-1, ..., 1:]):
+            kernels._array_copy(view, out := np.zeros(view.shape, np.float32))
+            assert np.array_equal(out, view), (shape, order)
+
+
 def test_a_wrong_copy_is_seen():
     x = numbers((9, 9), np.float32)
     kernels._array_copy(x.T, out := np.empty_like(x))

@@ -5,9 +5,9 @@
 #define OM_COPY_H
 
 #define OM_COPY(ROW) \
-    ROW(copy, copy_1, "strided block of 1-byte elements") \
-    ROW(copy, copy_4, "strided block of 4-byte elements, 8 x 8 tiles where it is a transpose") \
-    ROW(copy, copy_8, "strided block of 8-byte elements, 8 x 8 tiles where it is a transpose") \
+    ROW(copy, copy_1, "strided block of 1-byte elements, through blocks where it is a transpose") \
+    ROW(copy, copy_4, "strided block of 4-byte elements, through blocks where it is a transpose") \
+    ROW(copy, copy_8, "strided block of 8-byte elements, through blocks where it is a transpose") \
     ROW(cast, cast_f4_i4, "float32 to int32") \
     ROW(cast, cast_f4_i8, "float32 to int64") \
     ROW(cast, cast_f4_u1, "float32 to uint8") \
@@ -79,11 +79,83 @@ static inline void tile_1(const uint8_t *src, ptrdiff_t src_col, uint8_t *dst, p
         for (int c = 0; c < 8; c++) dst[r * dst_row + c] = src[r + c * src_col];
 }
 
+/* Three to seven rows or columns, as the channels of pixels: whole tiles of which some is dropped. What a load takes too much lies
+ * between the source's first element and its last; what a store writes too much is of later rows, which come next. The number of columns
+ * or rows that were copied; 0 where the strides do not allow it. */
+static inline ptrdiff_t few_rows_4(const uint32_t *src, ptrdiff_t src_col, uint32_t *dst, ptrdiff_t dst_row, ptrdiff_t rows, ptrdiff_t cols) {
+    ptrdiff_t c = 0;
+    for (; rows > 2 && src_col > 0 && (cols - c - 8) * src_col + rows >= 8 && c + 8 <= cols; c += 8) {
+        const float *row[8];
+        f8 t[8];
+        for (int i = 0; i < 8; i++) row[i] = (const float *)(src + (c + i) * src_col);
+        transpose_8x8(row, t);
+        for (ptrdiff_t r = 0; r < rows; r++) memcpy(dst + r * dst_row + c, &t[r], sizeof t[r]);
+    }
+    return c;
+}
+static inline ptrdiff_t few_cols_4(const uint32_t *src, ptrdiff_t src_col, uint32_t *dst, ptrdiff_t dst_row, ptrdiff_t rows, ptrdiff_t cols) {
+    ptrdiff_t r = 0;
+    for (; cols > 2 && dst_row == cols && (rows - r - 7) * cols >= 8 && r + 8 <= rows; r += 8) {
+        const float *row[8];
+        f8 t[8];
+        for (ptrdiff_t i = 0; i < 8; i++) row[i] = (const float *)(src + r + (i < cols ? i : 0) * src_col);
+        transpose_8x8(row, t);
+        for (int i = 0; i < 8; i++) memcpy(dst + (r + i) * cols, &t[i], sizeof t[i]);
+    }
+    return r;
+}
+
+/* Blocks of a transpose go through a buffer, whose rows are an odd number of lines apart: the source is read in runs of whole lines and the
+ * destination written in runs, however many rows of either share a set of the caches or need a page of their own. A last tile, or block,
+ * of fewer than eight begins earlier and copies some again. The destination is asked for some rows ahead: a run is too short for the processor
+ * to foresee the next. Few elements stay in the caches wherever they lie, and single bytes cost their moves, so these go straight. */
+enum { BLOCK_BYTES = 16384, LINE_BYTES = 64, FEW = 512, SOON = 4 };
+#define OM_TRANSPOSE(size, type) \
+    static inline void turn_##size(const type *restrict src, ptrdiff_t src_col, type *restrict dst, ptrdiff_t dst_row, ptrdiff_t rows, \
+                                   ptrdiff_t cols) { \
+        for (ptrdiff_t i = 0; i < cols; i += 8) { \
+            const ptrdiff_t c = i < cols - 8 ? i : cols - 8; \
+            for (ptrdiff_t j = 0; j < rows; j += 8) { \
+                const ptrdiff_t r = j < rows - 8 ? j : rows - 8; \
+                tile_##size(src + r + c * src_col, src_col, dst + r * dst_row + c, dst_row); \
+            } \
+        } \
+    } \
+    static void transpose_##size(const type *restrict src, ptrdiff_t src_col, type *restrict dst, ptrdiff_t dst_row, ptrdiff_t rows, \
+                                 ptrdiff_t cols) { \
+        enum { LINE = LINE_BYTES / size, MOST = BLOCK_BYTES / (size == 1 ? 2 : size), WIDE = size == 8 ? 64 : size == 4 ? 128 : 256, HIGH = MOST / WIDE }; \
+        type room[MOST + 2 * HIGH * LINE] __attribute__((aligned(LINE_BYTES))); \
+        const ptrdiff_t high = cols > WIDE / 2 ? HIGH : 2 * HIGH, wide = MOST / high, ld = wide + LINE; \
+        for (ptrdiff_t r0 = 0; r0 < rows; r0 += high) \
+            for (ptrdiff_t c0 = 0; c0 < cols; c0 += wide) { \
+                const ptrdiff_t top = r0 < rows - 8 ? r0 : rows - 8, left = c0 < cols - 8 ? c0 : cols - 8; \
+                const ptrdiff_t nr = rows - top < high ? rows - top : high, nc = cols - left < wide ? cols - left : wide; \
+                type *to = dst + top * dst_row + left; \
+                const int direct = size == 1 || nr * nc <= FEW; \
+                turn_##size(src + top + left * src_col, src_col, direct ? to : room, direct ? dst_row : ld, nr, nc); \
+                if (direct) continue; \
+                for (ptrdiff_t r = 0; r < nr; r++) { \
+                    for (ptrdiff_t i = 0; i < nc; i += LINE) __builtin_prefetch(to + (r + SOON) * dst_row + i, 1); \
+                    if (nc == WIDE) memcpy(to + r * dst_row, room + r * ld, WIDE * sizeof(type)); \
+                    else if (nc >= 64) memcpy(to + r * dst_row, room + r * ld, (size_t)nc * sizeof(type)); \
+                    else \
+                        for (ptrdiff_t i = 0; i < nc; i += 8) { \
+                            const ptrdiff_t c = i < nc - 8 ? i : nc - 8; \
+                            memcpy(to + r * dst_row + c, room + r * ld + c, 8 * sizeof(type)); \
+                        } \
+                } \
+            } \
+    }
+OM_TRANSPOSE(1, uint8_t)
+OM_TRANSPOSE(4, uint32_t)
+OM_TRANSPOSE(8, uint64_t)
+#undef OM_TRANSPOSE
+
 #define OM_COPY_LOOP(size, type) \
     static inline void plain_##size(const type *src, ptrdiff_t src_row, ptrdiff_t src_col, type *dst, ptrdiff_t dst_row, ptrdiff_t dst_col, \
                                     ptrdiff_t rows, ptrdiff_t cols) { \
         for (ptrdiff_t r = 0; r < rows; r++) \
-            for (ptrdiff_t c = 0; c < cols; c++) dst[r * dst_row + c * dst_col] = src[r * src_row + c * src_col]; \
+            _Pragma("GCC unroll 4") for (ptrdiff_t c = 0; c < cols; c++) dst[r * dst_row + c * dst_col] = src[r * src_row + c * src_col]; \
     } \
     static void k_copy_##size(const void *src_, ptrdiff_t src_row, ptrdiff_t src_col, void *dst_, ptrdiff_t dst_row, ptrdiff_t dst_col, \
                               ptrdiff_t rows, ptrdiff_t cols) { \
@@ -100,15 +172,13 @@ static inline void tile_1(const uint8_t *src, ptrdiff_t src_col, uint8_t *dst, p
                 type value = src[r * src_row]; \
                 for (ptrdiff_t c = 0; c < cols; c++) dst[r * dst_row + c] = value; \
             } \
+        } else if (src_row == 1 && rows >= 8 && cols >= 8) { \
+            transpose_##size(src, src_col, dst, dst_row, rows, cols); \
         } else if (src_row == 1) { \
-            ptrdiff_t r8 = rows & ~(ptrdiff_t)7, c8 = cols & ~(ptrdiff_t)7; \
-            /* Bands of 32 rows, so that each cache line of the source is read whole while it is near. */ \
-            for (ptrdiff_t band = 0; band < r8; band += 32) \
-                for (ptrdiff_t c = 0; c < c8; c += 8) \
-                    for (ptrdiff_t r = band; r < r8 && r < band + 32; r += 8) \
-                        tile_##size(src + r + c * src_col, src_col, dst + r * dst_row + c, dst_row); \
-            plain_##size(src + c8 * src_col, 1, src_col, dst + c8, dst_row, 1, r8, cols - c8); \
-            plain_##size(src + r8, 1, src_col, dst + r8 * dst_row, dst_row, 1, rows - r8, cols); \
+            ptrdiff_t r = 0, c = 0; \
+            if (size == 4 && rows < 8) c = few_rows_4((const uint32_t *)src_, src_col, (uint32_t *)dst_, dst_row, rows, cols); \
+            else if (size == 4) r = few_cols_4((const uint32_t *)src_, src_col, (uint32_t *)dst_, dst_row, rows, cols); \
+            plain_##size(src + r + c * src_col, 1, src_col, dst + r * dst_row + c, dst_row, 1, rows - r, cols - c); \
         } else { \
             plain_##size(src, src_row, src_col, dst, dst_row, 1, rows, cols); \
         } \

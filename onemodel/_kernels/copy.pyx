@@ -73,7 +73,15 @@ cdef bint is_contiguous(int ndim, const Py_ssize_t *shape, const Py_ssize_t *str
     return True
 
 
-# A copy or cast as outer dimensions times a block of rows and columns; pieces are ranges of all rows, or of columns if there is one row.
+cdef enum:
+    UNIT_ROWS = 64      # of a transpose that threads share: whole blocks of copy.h
+    UNIT_COLS = 256
+    UNIT_LONG = 4096    # columns, of fewer rows than a tile's
+    UNIT_LINE = 64      # elements, so that a unit begins with a line of either side where all lines do, whatever the type
+
+
+# A copy or cast as outer dimensions times a block of rows and columns. Pieces are ranges of all rows, or of columns if there is one row, or,
+# of a transpose, of units high enough to use whole lines of the source.
 cdef struct Job:
     Dims outer
     om_copy_fn *copy
@@ -82,6 +90,7 @@ cdef struct Job:
     char *dst
     int src_size, dst_size
     Py_ssize_t src_row, src_col, dst_row, dst_col, rows, cols, all_rows, pieces
+    Py_ssize_t high, wide       # units along the rows and along the columns
 
 
 cdef void block(Job *job, Py_ssize_t src, Py_ssize_t dst, Py_ssize_t rows, Py_ssize_t cols) noexcept nogil:
@@ -95,23 +104,43 @@ cdef void block(Job *job, Py_ssize_t src, Py_ssize_t dst, Py_ssize_t rows, Py_ss
         job.cast(s + r * job.src_row * job.src_size, job.src_col, d + r * job.dst_row * job.dst_size, cols)
 
 
+cdef inline void to_outer(const Job *job, Py_ssize_t index, Py_ssize_t *src, Py_ssize_t *dst) noexcept nogil:
+    """Adds where the index-th of the outer dimensions' places begins."""
+    cdef int i
+    for i in range(job.outer.n - 1, -1, -1):
+        src[0] += index % job.outer.size[i] * job.outer.a[i]
+        dst[0] += index % job.outer.size[i] * job.outer.b[i]
+        index //= job.outer.size[i]
+
+
+cdef inline Py_ssize_t unit_begin(Py_ssize_t total, Py_ssize_t units, Py_ssize_t u) noexcept nogil:
+    return min(begin((total + UNIT_LINE - 1) // UNIT_LINE, units, u) * UNIT_LINE, total)
+
+
+cdef void transpose_piece(void *context, Py_ssize_t p) noexcept nogil:
+    cdef Job *job = <Job *> context
+    cdef Py_ssize_t units = job.high * job.wide, all_units = job.all_rows // job.rows * units, u, v, r, c, src, dst
+    for u in range(begin(all_units, job.pieces, p), begin(all_units, job.pieces, p + 1)):
+        v = u % units
+        r, c = unit_begin(job.rows, job.high, v // job.wide), unit_begin(job.cols, job.wide, v % job.wide)
+        src, dst = r * job.src_row + c * job.src_col, r * job.dst_row + c * job.dst_col
+        to_outer(job, u // units, &src, &dst)
+        block(job, src, dst, unit_begin(job.rows, job.high, v // job.wide + 1) - r, unit_begin(job.cols, job.wide, v % job.wide + 1) - c)
+
+
 cdef void copy_piece(void *context, Py_ssize_t p) noexcept nogil:
     cdef Job *job = <Job *> context
-    cdef Py_ssize_t lo, hi, index, src, dst, row, rows
-    cdef int i
+    cdef Py_ssize_t lo, hi, src, dst, row, rows
     if job.all_rows == 1:
         lo, hi = begin(job.cols, job.pieces, p), begin(job.cols, job.pieces, p + 1)
         block(job, lo * job.src_col, lo * job.dst_col, 1, hi - lo)
         return
     lo, hi = begin(job.all_rows, job.pieces, p), begin(job.all_rows, job.pieces, p + 1)
     while lo < hi:
-        index, row = lo // job.rows, lo % job.rows
+        row = lo % job.rows
         rows = job.rows - row if job.rows - row < hi - lo else hi - lo
         src, dst = row * job.src_row, row * job.dst_row
-        for i in range(job.outer.n - 1, -1, -1):
-            src += index % job.outer.size[i] * job.outer.a[i]
-            dst += index % job.outer.size[i] * job.outer.b[i]
-            index //= job.outer.size[i]
+        to_outer(job, lo // job.rows, &src, &dst)
         block(job, src, dst, rows, job.cols)
         lo += rows
 
@@ -120,7 +149,7 @@ cdef void copy_piece(void *context, Py_ssize_t p) noexcept nogil:
 cdef int start(Job *job, Py_ssize_t total) noexcept nogil:
     cdef Dims *d = &job.outer
     cdef int i, rows_at
-    cdef Py_ssize_t r
+    cdef Py_ssize_t wide
     job.rows, job.src_row, job.dst_row = 1, 0, 0
     job.cols, job.src_col, job.dst_col = 1, 1, 1
     if d.n > 0:
@@ -139,6 +168,14 @@ cdef int start(Job *job, Py_ssize_t total) noexcept nogil:
     job.all_rows = job.rows
     for i in range(d.n):
         job.all_rows *= d.size[i]
+    # Fewer columns than a tile's are cut as rows are; of so few rows only channels are turned together, and bytes not.
+    if (job.copy != NULL and job.src_row == 1 and job.dst_col == 1 and job.src_col != 1 and job.src_col != 0 and job.cols >= 8
+            and job.rows >= (3 if job.src_size == 4 else 8)):
+        wide = UNIT_LONG if job.rows < 8 else UNIT_COLS
+        job.high, job.wide = (job.rows + UNIT_ROWS - 1) // UNIT_ROWS, (job.cols + wide - 1) // wide
+        job.pieces = cut(total, job.all_rows // job.rows * job.high * job.wide)
+        run(transpose_piece, job, job.pieces)
+        return 0
     job.pieces = cut(total, job.cols if job.all_rows == 1 else job.all_rows)
     run(copy_piece, job, job.pieces)
     return 0
