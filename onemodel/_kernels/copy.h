@@ -151,11 +151,17 @@ OM_TRANSPOSE(4, uint32_t)
 OM_TRANSPOSE(8, uint64_t)
 #undef OM_TRANSPOSE
 
+/* One element a turn, a strided loop waits for its own counting. */
+#if defined(__clang__)
+#define OM_BY_FOUR _Pragma("clang loop unroll_count(4)")
+#else
+#define OM_BY_FOUR _Pragma("GCC unroll 4")
+#endif
 #define OM_COPY_LOOP(size, type) \
     static inline void plain_##size(const type *src, ptrdiff_t src_row, ptrdiff_t src_col, type *dst, ptrdiff_t dst_row, ptrdiff_t dst_col, \
                                     ptrdiff_t rows, ptrdiff_t cols) { \
         for (ptrdiff_t r = 0; r < rows; r++) \
-            _Pragma("GCC unroll 4") for (ptrdiff_t c = 0; c < cols; c++) dst[r * dst_row + c * dst_col] = src[r * src_row + c * src_col]; \
+            OM_BY_FOUR for (ptrdiff_t c = 0; c < cols; c++) dst[r * dst_row + c * dst_col] = src[r * src_row + c * src_col]; \
     } \
     static void k_copy_##size(const void *src_, ptrdiff_t src_row, ptrdiff_t src_col, void *dst_, ptrdiff_t dst_row, ptrdiff_t dst_col, \
                               ptrdiff_t rows, ptrdiff_t cols) { \
@@ -187,6 +193,7 @@ OM_COPY_LOOP(1, uint8_t)
 OM_COPY_LOOP(4, uint32_t)
 OM_COPY_LOOP(8, uint64_t)
 #undef OM_COPY_LOOP
+#undef OM_BY_FOUR
 
 /* The comparisons come first, so the conversion that C leaves undefined is never the one chosen. */
 static inline int32_t i4_from_f4(float x) {
