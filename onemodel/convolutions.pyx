@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t
 from libc.string cimport memcpy
 
 from onemodel._kernels.conv cimport Conv, conv_forward, conv_input
-from onemodel._kernels.conv_pool cimport conv_pool_backward, conv_pool_forward
+from onemodel._kernels.conv_pool cimport conv_pool_backward, conv_pool_bytes, conv_pool_forward
 from onemodel._kernels.conv_weight cimport conv_weight
 from onemodel._kernels.pooling cimport MAX, Pooling
 from onemodel._kernels.reduce cimport SUM, reduce as reduce_kernel
@@ -388,7 +388,7 @@ cdef class ConvPoolRule(Rule):
         unpin(index.storage)
         unpin(g.storage)
         if status < 0:
-            raise_no_memory(s.conv.oc * s.conv.oh * s.conv.ow * 4)
+            raise_no_memory(conv_pool_bytes(&s.conv))
         return (dx, dw) if len(r.edges) == 2 else (dx, dw, db)
 
 
@@ -432,7 +432,7 @@ def conv_relu_pool2d(input, weight, bias, stride, padding, dilation, groups, ker
     unpin(kernels.storage)
     unpin(source.storage)
     if status < 0:
-        raise_no_memory(s.conv.oc * s.conv.oh * s.conv.ow * 4)
+        raise_no_memory(conv_pool_bytes(&s.conv))
     if recorded:
         attach(y, CONV_RELU_POOL2D, (edge_of(x), edge_of(w)) if b is None else (edge_of(x), edge_of(w), edge_of(b)),
                (x if w.wants_grad else None, w if x.wants_grad else None, index),

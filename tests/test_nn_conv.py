@@ -153,25 +153,40 @@ def test_sequential_runs_a_stage_as_one_operator_only_where_nobody_looks():
 
 
 def test_sequential_moves_a_relu_only_where_nobody_looks(monkeypatch):
-    """Seen from the size of what relu gets."""
-    sizes = []
-    own = nn.ReLU.forward
-    monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: (sizes.append(x.numel()), own(self, x))[1])
-    x = om.randn(1, 1, 4, 4)
+    """Seen from the operator that comes last."""
+    x = om.randn(1, 1, 4, 4).requires_grad_()
 
-    def seen(*modules):
-        sizes.clear()
-        nn.Sequential(*modules)(x)
-        return sizes
+    def last(*modules):
+        y = nn.Sequential(*modules)(x)
+        return str((y[0] if isinstance(y, tuple) else y).grad_fn).split()[0].strip("<")
 
-    assert seen(nn.ReLU(), nn.MaxPool2d(2)) == [4] and seen(nn.ReLU(), nn.MaxPool2d(2), nn.MaxPool2d(2)) == [1]
-    assert seen(nn.ReLU(), nn.AvgPool2d(2)) == [16] and seen(nn.ReLU(), nn.MaxPool2d(2, return_indices=True)) == [16]
+    assert last(nn.ReLU(), nn.MaxPool2d(2)) == last(nn.ReLU(), nn.MaxPool2d(2), nn.MaxPool2d(2)) == "relu"
+    assert last(nn.ReLU(), nn.AvgPool2d(2)) == "avg_pool2d" and last(nn.ReLU(), nn.MaxPool2d(2, return_indices=True)) == "max_pool2d"
     hooked, replaced = nn.ReLU(), nn.MaxPool2d(2)
     hooked.register_forward_hook(lambda *a: None)
-    replaced.forward = lambda x: x
-    assert seen(hooked, nn.MaxPool2d(2)) == [16] and seen(nn.ReLU(), replaced) == [16]
+    replaced.forward = lambda x: -x
+    assert last(hooked, nn.MaxPool2d(2)) == "max_pool2d" and last(nn.ReLU(), replaced) == "neg"
 
     class Mine(nn.ReLU):
         pass
 
-    assert seen(Mine(), nn.MaxPool2d(2)) == [16]
+    assert last(Mine(), nn.MaxPool2d(2)) == "max_pool2d"
+    conv, own = nn.Conv2d(1, 1, 1), nn.ReLU.forward
+    for kind in (nn.ReLU, nn.Conv2d):
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "forward", lambda self, x: own(self, x))
+            assert last(conv, nn.ReLU(), nn.MaxPool2d(2)) == ("max_pool2d" if kind is nn.ReLU else "relu")
+    assert last(conv, nn.ReLU(), nn.MaxPool2d(2)) == "conv_relu_pool2d"
+
+
+@pytest.mark.parametrize("pool, shape", [
+    (nn.MaxPool2d(2, padding=(1, 0), dilation=(2, 1)), (1, 1, 1, 4)), (nn.MaxPool2d(2, padding=1, dilation=2), (1, 1, 3, 1)),
+    (nn.MaxPool1d(2, padding=1, dilation=2), (1, 1, 1)),
+])  # fmt: skip
+def test_a_window_of_padding_alone_stays_minus_infinity(pool, shape):
+    relu, x = nn.ReLU(), om.ones(*shape)
+    expected = pool(relu(x)).numpy()
+    assert np.isneginf(expected).any() and np.array_equal(nn.Sequential(relu, pool)(x).numpy(), expected)
+    if len(shape) == 4:
+        conv = nn.Conv2d(1, 1, 1)
+        assert np.array_equal(nn.Sequential(conv, relu, pool)(x).detach().numpy(), pool(relu(conv(x))).detach().numpy())

@@ -16,10 +16,11 @@ BEGIN, END = "    # -- operators, written by `python3 tools/dev.py docs` --\n", 
 
 # What a parameter of an operator may be, by its name, else by the type of its default; a default of None adds None.
 TYPES = {
-    **dict.fromkeys(["stride", "dilation", "kernel_size", "output_padding", "output_size", "size", "scale_factor", "normalized_shape", "pad",
-                     "split_size_or_sections"], "int | float | Sequence[Any]"),
+    **dict.fromkeys(["stride", "dilation", "kernel_size", "pool_stride", "pool_dilation", "output_padding", "output_size", "size", "scale_factor",
+                     "normalized_shape", "pad", "split_size_or_sections"], "int | float | Sequence[Any]"),
     **dict.fromkeys(["input_lengths", "target_lengths"], "Tensor | int | Sequence[int]"),
-    **dict.fromkeys(["generator", "padding"], "Any"), **dict.fromkeys(["groups", "num_groups", "chunks"], "int"),
+    **dict.fromkeys(["generator", "padding", "pool_padding"], "Any"),
+    **dict.fromkeys(["groups", "num_groups", "num_heads", "chunks"], "int"),
     "keepdim": "bool", "dim": "int | Sequence[int]", "dim0": "int", "dim1": "int", "start_dim": "int", "end_dim": "int", "start": "int",
     "end": "int", "step": "int", "index": "int", "shape": "Any", "dims": "Any", "dtype": "Any", "key": "Any", "approximate": "str",
     **dict.fromkeys(["running_mean", "running_var"], "Tensor | None"), "eps": "float",

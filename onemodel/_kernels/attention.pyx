@@ -149,11 +149,16 @@ cdef void over_keys(const Job *job, const Panels *w, Py_ssize_t i, Py_ssize_t ro
         r += m
 
 
+cdef inline Py_ssize_t blocks_of(const Job *job) noexcept nogil:
+    return (job.h.queries + job.block - 1) // job.block
+
+
 cdef void forward_piece(void *context, Py_ssize_t piece) noexcept nogil:
     cdef Job *job = <Job *>context
     cdef const Heads *h = job.h
     cdef Py_ssize_t index = piece // job.parts, part = piece % job.parts
-    cdef Py_ssize_t i = begin(h.queries, job.parts, part), end = begin(h.queries, job.parts, part + 1), rows, ld = row_length(job)
+    cdef Py_ssize_t blocks = blocks_of(job), i = begin(blocks, job.parts, part) * job.block, rows, ld = row_length(job)
+    cdef Py_ssize_t end = min(begin(blocks, job.parts, part + 1) * job.block, h.queries)
     cdef Py_ssize_t k_size = panels_size(job.mode, h.keys, h.width), v_size = panels_size(job.mode, h.value_width, h.keys)
     cdef Head one = head_of(h, index)
     cdef Rows out = rows_of(h, &job.out, index)
@@ -190,11 +195,12 @@ cdef int attention(int mode, const Heads *h, const Rows *out) noexcept nogil:
         return 0
     plan(&job, mode, h)
     job.out = out[0]
-    # Heads alone may be too few for the threads; rows are apart, so the cut changes no bit.
+    # Heads alone may be too few for the threads. Parts are of whole blocks: a causal block's keys end with its last row, and with them the
+    # lanes in which fast mode sums a row.
     work = <double>h.queries * h.keys * (h.width + h.value_width) / MADDS_PER_ELEMENT
     job.parts = 1
     if lead < 2 * thread_count():
-        job.parts = <Py_ssize_t>max(1.0, min(min(<double>thread_count(), work / smallest_piece()), <double>((h.queries + job.block - 1) // job.block)))
+        job.parts = <Py_ssize_t>max(1.0, min(min(<double>thread_count(), work / smallest_piece()), <double>blocks_of(&job)))
     run(forward_piece, &job, lead * job.parts)
     return -1 if job.failed else 0
 

@@ -11,3 +11,5 @@ cdef int conv_pool_forward(int mode, const Conv *c, const Pooling *p, const floa
 # From y's gradient g: dx (contiguous), dw and db, each unless it is NULL.
 cdef int conv_pool_backward(int mode, const Conv *c, const Pooling *p, const float *g, const int32_t *index, const float *x, const float *w,
                             float *dx, float *dw, float *db) noexcept nogil
+# What both take at a time, about, for a message.
+cdef Py_ssize_t conv_pool_bytes(const Conv *c) noexcept nogil

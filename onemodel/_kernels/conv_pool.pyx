@@ -34,6 +34,10 @@ cdef inline Py_ssize_t images_at_once(const Conv *c) noexcept nogil:
     return max(NEAR // max(image, 1), 1) * thread_count()
 
 
+cdef Py_ssize_t conv_pool_bytes(const Conv *c) noexcept nogil:
+    return min(images_at_once(c), c.n) * c.oc * c.oh * c.ow * sizeof(float)
+
+
 # ---- forward ----
 
 cdef struct Winners:

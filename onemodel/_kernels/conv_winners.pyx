@@ -50,7 +50,8 @@ cdef enum:
     LEAST_TAPS = 4              # fewer chains would wait for each other
     BAND_FLOATS = 8192          # of the rows of pixels that all output channels pass over: they stay in the first cache
     PIXELS = 131072             # floats of the images that a thread lays out at once
-    MOST_PIXELS = 1 << 30
+    MOST_FLOATS = 1 << 20       # of an image laid out: beyond the caches, and at the cost of memory, nothing is won
+    LEAST_CHANNELS = 16         # output channels that repay laying out x and dx
     CHANNELS_EACH = 4           # output channels of a piece at least
     PIECES_PER_THREAD = 4
     MADDS_PER_ELEMENT = 16      # as in gemm.pyx
@@ -92,9 +93,12 @@ cdef struct Job:
 
 cdef bint winners_fit(int mode, const Conv *c, const Pooling *p) noexcept nogil:
     cdef Py_ssize_t lanes = table_of(mode).gemm.lanes, high = (c.oh - 1) * c.sh + (c.kh - 1) * c.dh + 1, wide = (c.ow - 1) * c.sw + c.kw
-    return (c.groups == 1 and c.dw == 1 and c.kw <= OM_WINNERS_COLS and c.kh * c.kw >= LEAST_TAPS and c.n * c.oc * c.ic > 0
+    cdef Py_ssize_t filled = (c.ic + lanes - 1) // lanes * lanes
+    # Strides and padding within the kernel: everything that is laid out is read.
+    return (c.groups == 1 and c.dw == 1 and c.kw <= OM_WINNERS_COLS and c.kh * c.kw >= LEAST_TAPS and c.n * c.ic > 0 and c.oc >= LEAST_CHANNELS
+            and c.sh <= c.kh * c.dh and c.sw <= c.kw and c.pt < c.kh * c.dh and c.pl < c.kw
             and p.kh * p.kw >= LEAST_TAPS and not p.adaptive and (p.kh - 1) * p.dh < p.sh and (p.kw - 1) * p.dw < p.sw
-            and 2 * ((c.ic + lanes - 1) // lanes * lanes) <= 3 * c.ic and high < MOST_PIXELS // wide)
+            and 2 * filled <= 3 * c.ic and high < MOST_FLOATS // filled // wide)
 
 
 cdef inline Py_ssize_t list_of(const Job *j, Py_ssize_t number, Py_ssize_t o) noexcept nogil:

@@ -50,15 +50,22 @@ class _Numbered(Module):
         raise NotImplementedError(f"{cls.__name__} defines no _of(items)")
 
 
+# The forward of each kind as it was defined: one that was put in its place later is to be called.
+_FORWARD = {kind: kind.forward for kind in (Conv2d, ReLU, MaxPool1d, MaxPool2d)}
+
+
 def _plain(module: Module) -> bool:
     """Whether calling the module is its class's forward and nothing else."""
-    return not module._forward_hooks and not module._forward_pre_hooks and "forward" not in vars(module)
+    return (not module._forward_hooks and not module._forward_pre_hooks and "forward" not in vars(module)
+            and type(module).forward is _FORWARD[type(module)])  # type: ignore[index]  # fmt: skip
 
 
 def _trade_places(before: Module, after: Module) -> bool:
     """Whether `before` may follow `after`. relu keeps the order of numbers, so the largest element of a window is the same one before and
-    behind it, or the result is +0 and its gradient none: the same bits from a fraction of the elements."""
+    behind it, or the result is +0 and its gradient none: the same bits from a fraction of the elements. Not where a window may meet nothing but
+    padding, as a dilated one can: its maximum is -inf, which relu would make 0."""
     return (type(before) is ReLU and type(after) in (MaxPool1d, MaxPool2d) and not after.return_indices  # type: ignore[attr-defined]
+            and (after.padding in (0, (0,), (0, 0)) or after.dilation in (1, (1,), (1, 1)))  # type: ignore[attr-defined]
             and _plain(before) and _plain(after))  # fmt: skip
 
 
@@ -78,7 +85,8 @@ class Sequential(_Numbered):
 
     A Conv2d, ReLU and MaxPool2d that follow each other run as one operator, `conv_relu_pool2d`, and any other ReLU directly before a max pooling
     is applied to what the pooling leaves: the same bits of values and gradients (but for the order in which fast mode sums a bias's gradient).
-    Modules with hooks, of a subclass, or with a forward of their own run as they stand.
+    Modules with hooks, of a subclass, or with a forward that was replaced, and poolings whose windows may meet nothing but padding, run as they
+    stand. Errors name the operator that ran.
     """
 
     def __init__(self, *modules: Module | OrderedDict[str, Module]) -> None:

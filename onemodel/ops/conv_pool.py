@@ -21,11 +21,12 @@ _SMALL = Input((1, 1, 4, 4)), Input((1, 1, 3, 3))
 
 @register
 class ConvReluPool2d(Op):
-    """y = relu(max_pool2d(conv2d(x, w, b))), which is max_pool2d(relu(conv2d(x, w, b))): the three operators' bits, values and gradients.
+    """y = relu(max_pool2d(conv2d(x, w, b))): the three operators' bits, values and gradients, and those of max_pool2d(relu(conv2d(x, w, b))), but
+    where a dilated window meets nothing but padding (0 here, -inf there).
 
-    Shapes, parameters and errors of `conv2d` and `max_pool2d`. The convolution's outputs and their gradients exist for a few images at a time,
-    while these are in the caches. A window's gradient goes to its first largest output, to none where that is 0, negative or NaN. Fast mode may sum
-    the gradient of b in another order than the three.
+    Shapes, parameters and errors of `conv2d` and `max_pool2d`. The convolution's outputs exist for a few images at a time, while these are in the
+    caches, and so do their gradients, but for the weights of depthwise convolutions and of few outputs. A window's gradient goes to its first
+    largest output, to none where that is 0, negative or NaN. Fast mode may sum the gradient of b in another order than the three.
     """
 
     kernel = convolutions.RULES["conv_relu_pool2d"]
