@@ -78,9 +78,16 @@ def torch_stage(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1,
     return F.relu(F.max_pool2d(y, kernel_size, pool_stride, pool_padding, pool_dilation, ceil_mode))
 
 
+def torch_self_attention(input, num_heads, attn_mask=None, is_causal=False):
+    n, length, columns = input.shape
+    q, k, v = input.reshape(n, length, 3, num_heads, columns // (3 * num_heads)).permute(2, 0, 3, 1, 4)
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask, 0.0, is_causal)
+    return y.transpose(1, 2).flatten(2)
+
+
 def peers():
     return {
-        "conv_relu_pool2d": torch_stage,
+        "conv_relu_pool2d": torch_stage, "self_attention": torch_self_attention,
         **{name: torch_conv(name) for name in ("conv1d", "conv2d", "conv_transpose2d")},
         "index": torch_index, "slice": torch_slice, "cast": torch_saturating_cast, "maximum": scalars_first(torch.maximum),
         "minimum": scalars_first(torch.minimum), "sum": torch_reduce(torch.sum), "mean": torch_reduce(torch.mean), "amax": torch_reduce(torch.amax),
