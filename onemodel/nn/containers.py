@@ -109,7 +109,7 @@ class Sequential(_Numbered):
                 modules[i], modules[i + 1] = modules[i + 1], modules[i]
         i = 0
         while i < len(modules):
-            if _is_stage(modules[i : i + 3]):
+            if type(modules[i]) is Conv2d and _is_stage(modules[i : i + 3]):
                 x = _stage(modules[i], x, modules[i + 1])
                 i += 3
             else:
