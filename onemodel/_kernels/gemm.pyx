@@ -9,7 +9,7 @@ cimport numpy as cnp
 from libc.string cimport memset
 
 from onemodel._kernels.table cimport (current_mode, om_fp_enter, om_fp_leave, om_gemm, om_round_fn, om_sum_fn, parallel, row_index, smallest_piece,
-                                      table_of)
+                                      table_of, uint64_t)
 from onemodel._pool.pool cimport give, take
 
 cnp.import_array()
@@ -379,6 +379,7 @@ cdef int gemm_summing(int mode, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const 
                       Py_ssize_t rsb, Py_ssize_t csb, float *c, Py_ssize_t rsc, float *sums) noexcept nogil:
     cdef Product p
     cdef int status
+    cdef uint64_t old
     orient(&p, mode, m, n, k, a, rsa, csa, b, rsb, csb, c, rsc, NULL)
     plan(&p)
     if p.wide and p.pack_a and p.rsa == 1 and p.k > 0:
@@ -388,7 +389,9 @@ cdef int gemm_summing(int mode, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, const 
     memset(p.sums, 0, m * sizeof(double))
     p.add = <om_sum_fn *>table_of(mode).row[SUM_COLUMNS]
     status = multiply(&p)
+    old = om_fp_enter()  # the rounding to floats must not flush what the caller's state would
     (<om_round_fn *>table_of(mode).row[ROUND_SUMS])(p.sums, 1.0, sums, 1, m)
+    om_fp_leave(old)
     give(p.sums)
     return status if status < 0 else 1
 
