@@ -505,9 +505,17 @@ def test_D02_the_callers_flush_mode_neither_matters_nor_changes(path, threads):
     om.set_num_threads(threads)
     x = om.full((5000,), 1e-40)
     half = om.full((8, 64), 2e-23)
+    rows, weight, bias = om.full((20, 80), 1.0), leaf(np.ones((300, 80))), leaf(np.zeros(300))
+    image, kernel = om.full((2, 16, 6, 6), 1.0), leaf(np.ones((16, 16, 3, 3)))
+    to_rows, to_image = om.full((20, 300), 1e-42), om.full((2, 16, 2, 2), 1e-42)
+
+    def gradients():
+        """Sums in double that are rounded to subnormals, and chains that end there; weights of gradients whose rows are many enough to be packed."""
+        y, z = om.linear(rows, weight, bias), om.conv_relu_pool2d(image, kernel, bias[:16])
+        return [*om.grad(y, [weight, bias], to_rows), *om.grad(z, [kernel, bias], to_image)]
 
     def digests():
-        return [t.sha256() for t in (x * 1.0, x + x, x.sum(), half @ (half.T * 1e-20), om.relu(x), om.softmax(x, 0), x.cast(om.int32), om.maximum(x, 0.0))]
+        return [t.sha256() for t in gradients()] + [t.sha256() for t in (x * 1.0, x + x, x.sum(), half @ (half.T * 1e-20), om.relu(x), om.softmax(x, 0), x.cast(om.int32), om.maximum(x, 0.0))]
 
     expected = digests()
     assert (x * 1.0).tolist() == x.tolist()
